@@ -12,7 +12,6 @@ that refuses a row, or errs by more than 0.02, is left out of it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -106,47 +105,39 @@ def streamed(
     return {name: summary(values) for name, values in times.items()}
 
 
-def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
-    """Runs in the child of `harness.run`."""
-    return harness.serve(row, items, rows, item_seconds)
-
-
 def main() -> None:
     parser = harness.parser_of(__doc__, compiles=True)
     parser.add_argument("--dtypes", default="bf16,f16", help="of rectangles")
     options = parser.parse_args()
     chosen = harness.selected(problems(options.dtypes.split(",")), options, lambda p: p.name)
-    rows, unbuilt = harness.measured(
-        "benchmarks.attention:rows_here",
+    harness.report(
+        "benchmarks.attention:row",
         {p.name: (p.text, p.sizes) for p in chosen},
         options,
+        _line,
+        _groups,
         row_seconds=ROW_SECONDS,
         more={p.name: {"problem": asdict(p), "kind": p.kind} for p in chosen},
     )
-    print(table(rows, unbuilt))
-    sys.exit(bool(unbuilt) or any(not r["ok"] for r in rows))
 
 
-def table(rows: list[Row], unbuilt: dict[str, str]) -> str:
-    right = [r for r in rows if r["ok"]]
-    lines = [
+def _line(r: Row) -> str:
+    return (
         f"{r['name']:32} {r['microseconds']['ours']:8.1f} us {r['tflops']:6.1f} TFLOP/s  {r['best']:9} "
         f"{r['their_tflops']:6.1f}  over best {r['over_best']:.3f}  spread {r['spread']:.3f}  "
         f"error {r['error']:.2e} theirs {r['theirs']:.2e}"
-        for r in right
-    ]
-    lines += harness.means({label: [r["over_best"] for r in g] for label, g in _groups(right).items()})
-    return "\n".join([*lines, *harness.lost_lines(rows, unbuilt)])
+    )
 
 
-def _groups(rows: list[Row]) -> dict[str, list[Row]]:
+def _groups(rows: list[Row]) -> dict[str, list[float]]:
     words = {r["name"]: r["name"].split() for r in rows}
     usual = [r for r in rows if words[r["name"]][0] in DTYPES and words[r["name"]][1] in ("64", "128")]
-    return {
+    groups = {
         "packed": [r for r in rows if r["name"].startswith("packed")],
         "few": [r for r in rows if r["name"].startswith("few")],
         "heads of 64 and 128": [r for r in usual if "shared" not in r["name"]],
     }
+    return {label: [r["over_best"] for r in group] for label, group in groups.items()}
 
 
 if __name__ == "__main__":

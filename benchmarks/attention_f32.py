@@ -11,7 +11,6 @@ result, of the first batch's first heads.
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -192,30 +191,20 @@ def row(item: Item) -> Row:
     }
 
 
-def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
-    """Runs in the child of `harness.run`."""
-    return harness.serve(row, items, rows, item_seconds)
-
-
 def main() -> None:
-    parser = harness.parser_of(__doc__)
-    parser.add_argument(
-        "--drawn", type=int, default=0, metavar="N", help="shapes of the seed beside the fixed"
-    )
+    parser = harness.parser_of(__doc__, drawn=0)
     options = parser.parse_args()
     shapes = [*SHAPES, *drawn(options.drawn, options.seed)]
     chosen = harness.selected(shapes, options, lambda shape: shape.name)
-    rows, unbuilt = harness.measured(
-        "benchmarks.attention_f32:rows_here",
+    harness.report(
+        "benchmarks.attention_f32:row",
         {s.name: (program(s, "f32"), s.sizes) for s in chosen},
         options,
+        lambda r: f"{r['name']} over {r['over']} tf32 {r.get('over_tf32')}",
+        lambda rows: {"over": [r["over"] for r in rows]},
         row_seconds=ROW_SECONDS,
         more={s.name: {"shape": asdict(s)} for s in chosen},
     )
-    for r in rows:
-        print(r["name"], f"over {r.get('over')}", f"tf32 {r.get('over_tf32')}", r.get("error", ""))
-    print("\n".join(harness.lost_lines(rows, unbuilt)))
-    sys.exit(bool(unbuilt) or any(not r["ok"] for r in rows))
 
 
 if __name__ == "__main__":

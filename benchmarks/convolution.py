@@ -11,8 +11,7 @@ have cuDNN without TF32, those of tf32 with it.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,19 +127,12 @@ def errors(
 # --- the run ------------------------------------------------------------------------
 
 
-def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
-    """Runs in the child of `harness.run`."""
-    return harness.serve(row, items, rows, item_seconds)
-
-
-def table(rows: Sequence[Row], unbuilt: Mapping[str, str]) -> str:
-    right = [row for row in rows if row["ok"]]
-    ratios = {
-        f"{label}, over {rival}": [r[column] for r in right if r["fused"] == fused and column in r]
+def _groups(rows: list[Row]) -> dict[str, list[float]]:
+    return {
+        f"{label}, over {rival}": [r[column] for r in rows if r["fused"] == fused and column in r]
         for fused, label in ((False, "plain"), (True, "bias and relu"))
         for rival, column in (("cudnn", "ratio"), ("torch.compile", "over compile"))
     }
-    return "\n".join([*map(_line, right), *harness.means(ratios), *harness.lost_lines(rows, unbuilt)])
 
 
 def _line(row: Mapping[str, Any]) -> str:
@@ -163,14 +155,14 @@ def main() -> None:
     options = parser.parse_args()
     kinds = options.kinds.split(",")
     chosen = harness.selected(tasks(), options, lambda t: t.case.name)
-    rows, unbuilt = harness.measured(
-        "benchmarks.convolution:rows_here",
+    harness.report(
+        "benchmarks.convolution:row",
         {t.name: (t.case.text(t.fused), t.case.sizes()) for t in chosen if t.name.split()[0] in kinds},
         options,
+        _line,
+        _groups,
         row_seconds=ROW_SECONDS,
     )
-    print(table(rows, unbuilt))
-    sys.exit(bool(unbuilt) or any(not row["ok"] for row in rows))
 
 
 if __name__ == "__main__":

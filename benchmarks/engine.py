@@ -25,7 +25,7 @@ from threading import Lock
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.speed import PLAIN
+from benchmarks.gemm_cases import PLAIN
 from ucutlass import frontend
 from ucutlass.engine.cluster import local_cluster
 from ucutlass.engine.dask import DaskEngine

@@ -210,11 +210,6 @@ def build(problems: Sequence[Problem], chosen: Mapping[str, Sequence[Planned]]) 
 # --- in the other process ----------------------------------------------------------------
 
 
-def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
-    """Runs in the child of `harness.run`."""
-    return harness.serve(row_of, items, rows, item_seconds)
-
-
 def row_of(item: Item) -> Row:
     problem = Problem(*item["problem"])
     checked = frontend.read_text(problem.text)
@@ -321,7 +316,7 @@ def run(problems: Sequence[Problem], most: int, builds: int, options: Any) -> li
             unbuilt |= building.result()
             items = [_item(p, [c for c in chosen[p.name] if c.plan not in unbuilt], options) for p in own]
             journal = harness.fresh(options.out.with_suffix(f".{own[0].kind}.jsonl"))
-            rows += harness.run("benchmarks.first_choice:rows_here", items, journal, item_seconds=ROW_SECONDS)
+            rows += harness.run("benchmarks.first_choice:row_of", items, journal, item_seconds=ROW_SECONDS)
             report = {"machine": harness.machine(), "drawn": rows, "unbuilt": list(unbuilt.values())}
             harness.write(options.out, report)
     return rows

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import torch
 
 from benchmarks.first_choice import Problem
-from benchmarks.speed import BATCHED, PLAIN, Shape, extents_of
+from benchmarks.gemm_cases import BATCHED, PLAIN, Shape, extents_of
 from ucutlass import frontend
 from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
 from ucutlass.ir.schedule import PartialSchedule

@@ -6,6 +6,9 @@ item, which is another. Items are worked off in processes of their own, so that 
 CUDA context costs one row.
 
     python -m benchmarks.NAME --out FILE [--only NAME,..] [--seed N] [--quick]
+
+A script of kernels beside their rivals has a function from an item to a row, and calls `report` with its programs,
+the line of a row and the groups of which means are printed.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ import math
 import platform
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from ucutlass import files, frontend
 from ucutlass.backend import build_sources, source_of
@@ -52,13 +57,18 @@ QUICK = 4
 # --- options and reports -----------------------------------------------------------------
 
 
-def parser_of(doc: str | None, *, compiles: bool = False, out_needed: bool = True) -> argparse.ArgumentParser:
-    """Returns a parser with the options of every timing script; `compiles` adds `--no-compile`."""
+def parser_of(
+    doc: str | None, *, compiles: bool = False, drawn: int | None = None
+) -> argparse.ArgumentParser:
+    """Returns a parser with the options of every timing script; `compiles` adds `--no-compile`, and `drawn`, by
+    default so many, how many cases the seed draws."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=out_needed, metavar="FILE", help="the report, JSON")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the report, JSON")
     parser.add_argument("--only", default="", metavar="NAME,..", help="rows of these names or beginnings")
     parser.add_argument("--seed", type=int, default=0, help="of the operands")
     parser.add_argument("--quick", action="store_true", help=f"one row of {QUICK}, without torch.compile")
+    if drawn is not None:
+        parser.add_argument("--drawn", type=int, default=drawn, metavar="N", help="cases that the seed draws")
     if compiles:
         parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     else:
@@ -206,6 +216,33 @@ def measured(
     return rows, unbuilt
 
 
+def report(
+    target: str,
+    programs: Mapping[str, tuple[str, Mapping[str, int]]],
+    options: argparse.Namespace,
+    line: Callable[[Row], str],
+    groups: Callable[[list[Row]], Mapping[str, Sequence[float]]],
+    *,
+    row_seconds: float,
+    more: Mapping[str, Item] = MappingProxyType({}),
+) -> NoReturn:
+    """Measures programs, prints the `line` of each row, the means of the `groups` of rows, and what was lost.
+    Ends the process, with status 1 where anything was lost."""
+    rows, unbuilt = measured(target, programs, options, row_seconds=row_seconds, more=more)
+    print(table(rows, unbuilt, line, groups))
+    sys.exit(bool(unbuilt) or any(not row["ok"] for row in rows))
+
+
+def table(
+    rows: Sequence[Row],
+    unbuilt: Mapping[str, str],
+    line: Callable[[Row], str],
+    groups: Callable[[list[Row]], Mapping[str, Sequence[float]]],
+) -> str:
+    right = [row for row in rows if row["ok"]]
+    return "\n".join([*map(line, right), *means(groups(right)), *lost_lines(rows, unbuilt)])
+
+
 def means(ratios: Mapping[str, Sequence[float]]) -> list[str]:
     """Returns a line for each group that has rows: geometric mean, least, count."""
     return [
@@ -233,8 +270,8 @@ def run(
 ) -> list[Row]:
     """Returns the rows of these items, in their order, and adds each to `rows` as soon as it is known.
 
-    `target` (`package.module:function`) takes `items`, `rows` and `item_seconds`, and calls `serve`
-    with them. A lost item's row has `ok` False, `error` and `detail`.
+    `target` (`package.module:function`) makes a row of an item, in a process of its own. A lost item's row has
+    `ok` False, `error` and `detail`.
     """
     rows.parent.mkdir(parents=True, exist_ok=True)
     shares = [items[i::processes] for i in range(processes)]
@@ -249,8 +286,8 @@ def _share(target: str, items: Sequence[Item], rows: Path, item_seconds: float) 
     pending = list(items)
     while pending:
         outcome = isolation.run(
-            target,
-            {"items": pending, "rows": str(rows), "item_seconds": item_seconds},
+            f"{__name__}:serve",
+            {"target": target, "items": pending, "rows": str(rows), "item_seconds": item_seconds},
             limit_seconds=START_SECONDS + item_seconds * len(pending),
         )
         done = {row["name"] for row in lines(rows)}
@@ -279,13 +316,15 @@ def _lost(item: Item, outcome: isolation.CallOutcome) -> Row:
     return {"name": item["name"], "ok": False, "error": error, "detail": detail[-1500:]}
 
 
-def serve(row_of: Callable[[Item], Row], items: Sequence[Item], rows: str, item_seconds: float) -> int:
+def serve(target: str, items: Sequence[Item], rows: str, item_seconds: float) -> int:
     """Runs in the process: a row an item, each written at once. Returns 1 and ends early after a row that is
     `sticky`: the CUDA context is lost, and the next process takes the rest.
 
     An item that takes longer than `item_seconds` ends the process by SIGALRM, even while it waits for
-    a device; the first one may take as much longer as a start takes. What `row_of` raises becomes a row.
+    a device; the first one may take as much longer as a start takes. What `target` raises becomes a row.
     """
+    module, _, function = target.partition(":")
+    row_of: Callable[[Item], Row] = getattr(import_module(module), function)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for number, item in enumerate(items):
         signal.setitimer(signal.ITIMER_REAL, item_seconds + (0 if number else START_SECONDS))

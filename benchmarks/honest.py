@@ -123,7 +123,7 @@ def judge(
     built = [job for job in chosen if job.name not in unbuilt]
     items = [{"name": j.name, "job": asdict(j), "library": libraries.get(j.name, "")} for j in built]
     seconds = GPU_SECONDS if libraries else LIMIT_SECONDS
-    harness.run("benchmarks.honest:serve", items, rows, item_seconds=seconds, processes=processes)
+    harness.run("benchmarks.honest:judged_row", items, rows, item_seconds=seconds, processes=processes)
     known = {row["name"]: row for row in harness.lines(rows)}
     return [from_row(known[job.name]) for job in chosen]
 
@@ -135,14 +135,9 @@ def from_row(row: Mapping[str, Any]) -> Honest:
     return Honest(row["name"], "unproven", f"{row['error']}: {row['detail']}"[-600:])
 
 
-def serve(items: list[dict[str, Any]], rows: str, item_seconds: float) -> int:
+def judged_row(item: dict[str, Any]) -> dict[str, Any]:
     """Runs in the child of `harness.run`."""
-    return harness.serve(
-        lambda item: Honest(item["name"], **judged_here(item["job"], item["library"])).as_json(),
-        items,
-        rows,
-        item_seconds,
-    )
+    return Honest(item["name"], **judged_here(item["job"], item["library"])).as_json()
 
 
 def judged_here(job: dict[str, Any], library: str) -> dict[str, Any]:

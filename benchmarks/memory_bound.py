@@ -11,7 +11,6 @@ row: the better of torch's `copy_` (the driver's copy) and an element-wise kerne
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 
 import torch
@@ -87,34 +86,25 @@ def row(item: Item) -> Row:
     }
 
 
-def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
-    """Runs in the child of `harness.run`."""
-    return harness.serve(row, items, rows, item_seconds)
-
-
 def main() -> None:
     options = harness.parser_of(__doc__, compiles=True).parse_args()
     names = harness.selected(ROWS, options, str)
-    programs = {name: (ROWS[name].text, ROWS[name].sizes) for name in names}
-    rows, unbuilt = harness.measured(
-        "benchmarks.memory_bound:rows_here", programs, options, row_seconds=ROW_SECONDS
+    harness.report(
+        "benchmarks.memory_bound:row",
+        {name: (ROWS[name].text, ROWS[name].sizes) for name in names},
+        options,
+        _line,
+        lambda rows: {"of copy": [r["of_copy"] for r in rows], "over best": [r["over_best"] for r in rows]},
+        row_seconds=ROW_SECONDS,
     )
-    print(table(rows, unbuilt))
-    sys.exit(bool(unbuilt) or any(not r["ok"] for r in rows))
 
 
-def table(rows: list[Row], unbuilt: dict[str, str]) -> str:
-    right = [r for r in rows if r["ok"]]
-    lines = [
-        f"{r['name']:28} {r['microseconds']['ours']:9.1f} us {r['bandwidth']:6.2f} TB/s  "
-        f"of copy {r['of_copy']:.3f}  "
-        f"over best {r['over_best']:.3f}  spread {r['spread']:.3f}  worst {r['worst']:.2g} of "
-        f"{r['scale']:.2g}  "
+def _line(r: Row) -> str:
+    return (
+        f"{r['name']:28} {r['microseconds']['ours']:9.1f} us {r['bandwidth']:6.2f} TB/s  of copy {r['of_copy']:.3f}  "
+        f"over best {r['over_best']:.3f}  spread {r['spread']:.3f}  worst {r['worst']:.2g} of {r['scale']:.2g}  "
         f"{r['schedule'].removeprefix('SweepSchedule')}"
-        for r in right
-    ]
-    lines += harness.means({"of copy": [r["of_copy"] for r in right]})
-    return "\n".join([*lines, *harness.lost_lines(rows, unbuilt)])
+    )
 
 
 if __name__ == "__main__":

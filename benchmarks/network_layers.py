@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -235,12 +234,7 @@ def _weights(task: Task, w: Tensor) -> Tensor:
     return w.movedim(1, -1).reshape(v.k, *taps, c).contiguous() if task.last else w.reshape(v.k, c, *taps)
 
 
-def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
-    """Runs in the child of `harness.run`."""
-    return harness.serve(_row, items, rows, item_seconds)
-
-
-def _row(item: Item) -> Row:
+def row(item: Item) -> Row:
     torch.manual_seed(item["seed"])
     task = Task(Layer(*item["layer"]), item["which"], item["compute_type"], item["n"], item["last"])
     kernel: Any = ucutlass.loads(task.text)
@@ -261,14 +255,14 @@ def _row(item: Item) -> Row:
 
 
 def main() -> None:
-    parser = harness.parser_of(__doc__)
-    parser.add_argument("--drawn", type=int, default=90, metavar="N", help="layers that the seed draws")
-    options = parser.parse_args()
+    options = harness.parser_of(__doc__, drawn=90).parse_args()
     tasks = harness.selected(drawn(options.drawn, options.seed), options, lambda task: task.name)
-    rows, unbuilt = harness.measured(
-        "benchmarks.network_layers:rows_here",
+    harness.report(
+        "benchmarks.network_layers:row",
         {task.name: (task.text, {}) for task in tasks},
         options,
+        _line,
+        _groups,
         row_seconds=ROW_SECONDS,
         more={
             t.name: {
@@ -281,20 +275,23 @@ def main() -> None:
             for t in tasks
         },
     )
-    right = [row for row in rows if row["ok"]]
-    for r in right:
-        us = r["microseconds"]
-        print(
-            f"{r['name']:70} {us['ours']:8.1f} us  cudnn {us['cudnn']:8.1f}  ratio {r['over cudnn']:.3f}  "
-            f"spread {r['spread']:.3f}  error {r['error']:.1e}  {r['schedule'].partition('(')[0]}"
-        )
-    ratios: dict[str, list[float]] = {"all": [r["over cudnn"] for r in right]}
-    for r in right:
+
+
+def _line(r: Row) -> str:
+    us = r["microseconds"]
+    return (
+        f"{r['name']:70} {us['ours']:8.1f} us  cudnn {us['cudnn']:8.1f}  ratio {r['over cudnn']:.3f}  "
+        f"spread {r['spread']:.3f}  error {r['error']:.1e}  {r['schedule'].partition('(')[0]}"
+    )
+
+
+def _groups(rows: list[Row]) -> dict[str, list[float]]:
+    ratios: dict[str, list[float]] = {"all": [r["over cudnn"] for r in rows]}
+    for r in rows:
         kind, which, compute_type, order = r["name"].split()[:4]
         for label in (f"{kind} {which}", f"{compute_type} {order}"):
             ratios.setdefault(label, []).append(r["over cudnn"])
-    print("\n".join([*harness.means(ratios), *harness.lost_lines(rows, unbuilt)]))
-    sys.exit(bool(unbuilt) or any(not row["ok"] for row in rows))
+    return ratios
 
 
 if __name__ == "__main__":

@@ -271,17 +271,12 @@ def error_of(results: Results, exact: Sequence[torch.Tensor]) -> float:
     return max(float((r.float() - e).norm() / e.norm()) for r, e in pairs)
 
 
-def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
-    """Runs in the child of `harness.run`."""
-    return harness.serve(row, items, rows, item_seconds)
-
-
 def main() -> None:
     options = harness.parser_of(__doc__, compiles=True).parse_args()
     chosen = harness.selected(CASES, options, lambda case: case.name)
     more = {"seed": options.seed, "compile": harness.compiles(options)}
     items: list[Item] = [{"name": case.name, **more} for case in chosen]
-    target, lines = "benchmarks.ops:rows_here", harness.fresh(options.out.with_suffix(".jsonl"))
+    target, lines = "benchmarks.ops:row", harness.fresh(options.out.with_suffix(".jsonl"))
     rows = harness.run(target, items, lines, item_seconds=ROW_SECONDS)
     harness.write(options.out, {"machine": machine(), "rows": rows})
     print(table(rows))

@@ -15,8 +15,8 @@ import torch
 
 import ucutlass
 from benchmarks import harness
+from benchmarks.gemm_cases import BATCHED, DTYPES, PLAIN, SHAPES, Shape, extents_of
 from benchmarks.harness import Item, Row, machine
-from benchmarks.speed import BATCHED, DTYPES, PLAIN, SHAPES, Shape, extents_of, tensors
 from ucutlass import frontend
 from ucutlass.backend import build_sources, source_of
 from ucutlass.diagnostics import ProgramError
@@ -113,7 +113,7 @@ def main() -> None:
         item = {"name": shape[0], "shape": shape, "dtype": options.dtype, "seed": options.seed}
         items.append(item | {"texts": built, "unbuilt": unbuilt})
     journal = harness.fresh(options.out.with_suffix(".jsonl"))
-    rows = harness.run("benchmarks.record:shapes_here", items, journal, item_seconds=SHAPE_SECONDS)
+    rows = harness.run("benchmarks.record:shape_row", items, journal, item_seconds=SHAPE_SECONDS)
     report = report_of(rows, options.dtype)
     harness.write(options.out, report)
     print(len(report["failures"]), "failures")
@@ -132,11 +132,6 @@ def report_of(shapes: Sequence[Row], dtype: str) -> dict[str, Any]:
 # --- in the other process ----------------------------------------------------------------
 
 
-def shapes_here(items: list[Item], rows: str, item_seconds: float) -> int:
-    """Runs in the child of `harness.run`."""
-    return harness.serve(shape_row, items, rows, item_seconds)
-
-
 def shape_row(item: Item) -> Row:
     """Times every schedule that was built, and torch's product. A CUDA error that stays with the
     process ends the shape; what was timed before it is kept."""
@@ -145,7 +140,10 @@ def shape_row(item: Item) -> Row:
     dtype, planned = DTYPES[item["dtype"]], plans(item["shape"], item["dtype"], item["texts"])
     sets = sets_for((m * k + n * k + m * n) * 2 * b)
     lead = () if b == 1 else (b,)
-    x, w, y = (tensors((*lead, *s), dtype, sets) for s in ((m, k), (n, k), (m, n)))
+    x, w, y = (
+        [torch.randn((*lead, *s), device="cuda", dtype=dtype) for _ in range(sets)]
+        for s in ((m, k), (n, k), (m, n))
+    )
     product = torch.mm if b == 1 else torch.bmm
     candidates: dict[str, Any] = {"mm": lambda i: product(x[i], w[i].mT, out=y[i])}
     for schedule, text in item["texts"].items():

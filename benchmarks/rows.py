@@ -1,6 +1,6 @@
 """Norms, softmax and cross entropy over drawn rows of 256 to 256k elements, against the copy, eager and torch.compile.
 
-    python -m benchmarks.rows --out rows.json [--draw N] [--seed N] [--only NAME,..] [--schedule TEXT]... [--no-compile]
+    python -m benchmarks.rows --out rows.json [--drawn N] [--seed N] [--only NAME,..] [--schedule TEXT]... [--no-compile]
 
 Claim: a row of any length and type is reduced at the speed of the copy, and no slower than eager PyTorch and
 torch.compile. A problem's name says all of it, as in "softmax bf16 512x131072"; `--only` takes names that were not
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -165,34 +164,27 @@ def _launch(kernel: Any, args: list[torch.Tensor], out: torch.Tensor) -> Callabl
     return lambda _: kernel(*args, out=out)
 
 
-def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
-    """Runs in the child of `harness.run`."""
-    return harness.serve(row, items, rows, item_seconds)
-
-
 def main() -> None:
-    parser = harness.parser_of(__doc__, compiles=True)
-    parser.add_argument("--draw", type=int, default=24, metavar="N", help="problems that are drawn")
+    parser = harness.parser_of(__doc__, compiles=True, drawn=24)
     parser.add_argument(
         "--schedule", action="append", default=[], metavar="TEXT", help="timed beside the own one"
     )
     options = parser.parse_args()
     names = _names(options)
-    programs = {name: (problem_of(name).text, problem_of(name).sizes) for name in names}
     _prebuild(names, options.schedule)
-    rows, unbuilt = harness.measured(
-        "benchmarks.rows:rows_here",
-        programs,
+    harness.report(
+        "benchmarks.rows:row",
+        {name: (problem_of(name).text, problem_of(name).sizes) for name in names},
         options,
+        _lines,
+        _groups,
         row_seconds=ROW_SECONDS,
         more={name: {"schedules": options.schedule} for name in names},
     )
-    print(table(rows, unbuilt))
-    sys.exit(bool(unbuilt) or any(not r["ok"] for r in rows))
 
 
 def _names(options: argparse.Namespace) -> list[str]:
-    names = options.only.split(",") if options.only else drawn(options.draw, options.seed)
+    names = options.only.split(",") if options.only else drawn(options.drawn, options.seed)
     return names[:: harness.QUICK] if options.quick else names
 
 
@@ -210,26 +202,22 @@ def _prebuild(names: list[str], schedules: list[str]) -> None:
         harness.prebuild(plans)
 
 
-def table(rows: list[Row], unbuilt: dict[str, str]) -> str:
-    right = sorted((r for r in rows if r["ok"]), key=lambda r: float(r["of_copy"]["ours"]))
-    lines = []
-    for r in right:
-        lines.append(f"{r['name']}: scale {r['scale']:.2g}, spread {r['spread']:.3f}  {r['schedule']}")
-        for label, us in r["microseconds"].items():
-            ours = label in r["worst"]
-            ratios = (
-                f"of copy {r['of_copy'][label]:.3f}, over best {r['over_best'][label]:.3f}" if ours else ""
-            )
-            worst = f", off by {r['worst'][label]:.2g}" if ours else ""
-            lines.append(f"    {label:40} {us:9.1f} us  {ratios}{worst}")
-        lines += [f"    refused {schedule}: {why}" for schedule, why in r["refused"].items()]
-    lines += harness.means(
-        {
-            "of copy": [r["of_copy"]["ours"] for r in right],
-            "over the best of eager and torch.compile": [r["over_best"]["ours"] for r in right],
-        }
-    )
-    return "\n".join([*lines, *harness.lost_lines(rows, unbuilt)])
+def _lines(r: Row) -> str:
+    lines = [f"{r['name']}: scale {r['scale']:.2g}, spread {r['spread']:.3f}  {r['schedule']}"]
+    for label, us in r["microseconds"].items():
+        ratios = ""
+        if label in r["worst"]:
+            ratios = f"of copy {r['of_copy'][label]:.3f}, over best {r['over_best'][label]:.3f}"
+            ratios += f", off by {r['worst'][label]:.2g}"
+        lines.append(f"    {label:40} {us:9.1f} us  {ratios}")
+    return "\n".join([*lines, *(f"    refused {schedule}: {why}" for schedule, why in r["refused"].items())])
+
+
+def _groups(rows: list[Row]) -> dict[str, list[float]]:
+    return {
+        "of copy": [r["of_copy"]["ours"] for r in rows],
+        "over the best of eager and torch.compile": [r["over_best"]["ours"] for r in rows],
+    }
 
 
 if __name__ == "__main__":

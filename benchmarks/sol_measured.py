@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed import Task, extents_of
+from benchmarks.gemm_cases import Task, extents_of
 from ucutlass import frontend
 from ucutlass.ir.hardware import ARCHES, default_device
 from ucutlass.shapes import complete

@@ -1,252 +1,268 @@
-"""Speed of heuristic schedules, nothing tuned, against cuBLAS (torch.mm), eager and torch.compile.
+"""Speed of matrix products against cuBLAS, eager and torch.compile, nothing tuned or tuned.
 
     python -m benchmarks.speed --out speed.json [--fused] [--dtypes bf16,f16] [--only SHAPE,..] [--quick]
+    python -m benchmarks.speed --out tuned.json --tune 8 [--groups plain,fused,tf32x3,fp8]
 
 Claim: schedules that the cost model chooses are as fast as cuBLAS over 28 shapes, 8 of which it was not fitted
-to; fused kernels (`--fused`) are as fast as eager and torch.compile.
+to; fused kernels (`--fused`) are as fast as eager and torch.compile. With `--tune`, what the search of `ucc tune`
+finds with at most so many builds a shape, several shapes at once on one GPU, is faster than the fastest rival; it is
+timed in turns with its rivals in a process that took no part in the search.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 
-import ucutlass
 from benchmarks import harness
-from benchmarks.harness import Item, Row, machine
-from ucutlass.ir.schedule import show
+from benchmarks.gemm_cases import GROUPS, HELD_OUT, KINDS, SHAPES, UNRECORDED, Run, Task, task_of, tasks
+from benchmarks.harness import ARCH, Item, Row
+from ucutlass import frontend
+from ucutlass.api import LoadedKernel
+from ucutlass.engine.local import LocalEngine
+from ucutlass.engine.work import Engine
+from ucutlass.ir import Kernel
+from ucutlass.ir.hardware import ARCHES, default_device
+from ucutlass.ir.schedule import partial_schedule_of_json, scheduled, show
+from ucutlass.runtime.inputs import generate
+from ucutlass.runtime.parallel import jobs
+from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.timing import compare, sets_for
+from ucutlass.tasks.tune import FINAL_ROUNDS
+from ucutlass.tune.job import TuningSettings, job_of
+from ucutlass.tune.parallel import Ended, FinishedSearch, tune_many
+from ucutlass.tune.policy import SearchLimits
+from ucutlass.tune.tune import FailedTrial, SearchResult
 
-Shape: TypeAlias = tuple[str, int, int, int, int]
-"""Name, batch, M, N, K."""
-
-SHAPES: tuple[Shape, ...] = (
-    ("square 2048", 1, 2048, 2048, 2048),
-    ("square 4096", 1, 4096, 4096, 4096),
-    ("square 8192", 1, 8192, 8192, 8192),
-    ("wide N", 1, 4096, 14336, 4096),
-    ("wide K", 1, 4096, 4096, 14336),
-    ("tall", 1, 16384, 1024, 4096),
-    ("512 rows", 1, 512, 4096, 4096),
-    ("M 1", 1, 1, 4096, 4096),
-    ("M 1 wide", 1, 1, 14336, 4096),
-    ("M 16", 1, 16, 4096, 4096),
-    ("M 16 wide", 1, 16, 14336, 4096),
-    ("M 64", 1, 64, 4096, 4096),
-    ("M 64 deep", 1, 64, 4096, 14336),
-    ("M 128", 1, 128, 4096, 4096),
-    ("M 128 wide", 1, 128, 14336, 4096),
-    ("large K", 1, 1024, 1024, 32768),
-    ("small K", 1, 8192, 8192, 128),
-    ("K 64", 1, 4096, 4096, 64),
-    ("batch 32", 32, 512, 512, 512),
-    ("batch 16 thin", 16, 1024, 1024, 128),
-)
-"""The shapes that the cost model was fitted to."""
-
-HELD_OUT: tuple[Shape, ...] = (
-    ("M 8", 1, 8, 8192, 8192),
-    ("M 32", 1, 32, 8192, 8192),
-    ("M 256", 1, 256, 7168, 7168),
-    ("304 rows", 1, 304, 5120, 5120),
-    ("2048 rows", 1, 2048, 11008, 4096),
-    ("K 1408", 1, 4096, 2048, 1408),
-    ("tall thin", 1, 65536, 512, 1024),
-    ("batch 64", 64, 256, 128, 2048),
-)
-"""Shapes that the cost model has not seen."""
-
-FUSED = ("square 4096", "wide N", "tall", "512 rows", "M 128 wide", "small K")
-
-PLAIN = "kernel k(x: {t}[M, K], w: {t}[N, K]) -> {t}[M, N] {{ return dot[K](x, w) }}"
-BATCHED = "kernel k(x: {t}[B, M, K], w: {t}[B, N, K]) -> {t}[B, M, N] {{ return dot[K](x, w) }}"
-GELU = "kernel k(x: {t}[M, K], w: {t}[N, K], b: {t}[N]) -> {t}[M, N] {{ return gelu(dot[K](x, w) + b) }}"
-RESIDUAL = (
-    "kernel k(x: {t}[M, K], w: {t}[N, K], r: {t}[M, N]) -> {t}[M, N] {{ return relu(dot[K](x, w) + r) }}"
-)
+SEED = 7
 
 ROW_SECONDS = 150.0
 """What one row may take; torch.compile tries out its kernels within it."""
 
-DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
+
+# --- schedules ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One row. `kind` is `gemm`, or the epilogue of a fused kernel."""
-
-    kind: str
-    shape: Shape
-    dtype: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.kind} {self.dtype} {self.shape[0]}"
-
-    @property
-    def text(self) -> str:
-        plain = PLAIN if self.shape[1] == 1 else BATCHED
-        return {"gemm": plain, "bias+gelu": GELU, "residual+relu": RESIDUAL}[self.kind].format(t=self.dtype)
-
-    def item(self) -> Item:
-        return {"name": self.name, **asdict(self)}
-
-
-def tasks(dtypes: Sequence[str], fused: bool) -> list[Task]:
-    """Plain products first; fused kernels in the first dtype alone."""
-    plain = [Task("gemm", s, t) for t in dtypes for s in SHAPES + HELD_OUT]
-    kinds = ("bias+gelu", "residual+relu") if fused else ()
-    return plain + [Task(kind, s, dtypes[0]) for s in SHAPES if s[0] in FUSED for kind in kinds]
-
-
-def tensors(shape: tuple[int, ...], dtype: torch.dtype, sets: int) -> list[torch.Tensor]:
-    return [torch.randn(shape, device="cuda").to(dtype) for _ in range(sets)]
-
-
-def gemm_row(name: str, b: int, m: int, n: int, k: int, t: str) -> Row:
-    dtype = DTYPES[t]
-    text = (PLAIN if b == 1 else BATCHED).format(t=t)
-    kernel = ucutlass.loads(text)
-    sets = sets_for((m * k + n * k + m * n) * 2 * b)
-    lead = () if b == 1 else (b,)
-    x, w = tensors((*lead, m, k), dtype, sets), tensors((*lead, n, k), dtype, sets)
-    y = tensors((*lead, m, n), dtype, sets)
-    product = torch.mm if b == 1 else torch.bmm
-    candidates: dict[str, Callable[[int], object]] = {
-        "ours": lambda i: kernel(x[i], w[i], out=y[i]),
-        "mm": lambda i: product(x[i], w[i].mT, out=y[i]),
-        "mm again": lambda i: product(x[i], w[i].mT, out=y[i]),
-    }
-    times = compare(candidates, sets)
-    best = min(times["mm"].median, times["mm again"].median)
+def chosen_schedules(every: Sequence[Task]) -> dict[str, Row]:
+    """Plans and builds. Returns by the tasks' names the schedule, or why there is none."""
+    plans = {task.name: harness.planned(task.text, task.sizes) for task in every}
+    unbuilt = harness.prebuild(plans)
     return {
-        "shape": name,
+        name: _failed(name, "NotBuilt", unbuilt[name])
+        if name in unbuilt
+        else {"ok": True, "request": {}, "schedule": show(plan[2].request)}
+        for name, plan in plans.items()
+    }
+
+
+def tuned_schedules(every: Sequence[Task], engine: Engine, builds: int, journal: Path) -> dict[str, Row]:
+    """Searches. Returns the same, and writes each to `journal` once it is known."""
+    device = harness.device() or default_device(ARCHES[ARCH])
+    searches = []
+    for task in every:
+        checked = frontend.read_text(task.text)
+        searches.append(job_of(checked, frontend.kernel(checked), task.sizes, ARCH, device))
+    rows: dict[str, Row] = {}
+
+    def note(number: int, ended: Ended) -> None:
+        name = every[number].name
+        row = found(ended.tuned) if isinstance(ended, FinishedSearch) else {}
+        rows[name] = row or _failed(name, type(ended).__name__, str(ended)[:1500])
+        harness.append(journal, {"name": name, **rows[name]})
+
+    settings = TuningSettings(SearchLimits(builds=builds), seed=SEED)
+    tune_many(searches, engine, settings, on_done=note)
+    return rows
+
+
+def found(tuned: SearchResult) -> Row:
+    """Returns what a search came to; nothing where no finalist was right."""
+    if tuned.winner is None:
+        return {}
+    return {
+        "ok": True,
+        "request": tuned.winner.kernel.request.fixed(),
+        "schedule": show(tuned.winner.kernel.request),
+        "builds": len(tuned.trials),
+        "stopped": tuned.stopped,
+        "seconds": tuned.seconds,
+        "failures": [asdict(t.result) for t in tuned.trials if isinstance(t.result, FailedTrial)],
+    }
+
+
+def _failed(name: str, error: str, detail: str) -> Row:
+    return {"name": name, "ok": False, "error": error, "detail": detail}
+
+
+# --- one row, on the GPU ------------------------------------------------------------------
+
+
+def row(item: Item) -> Row:
+    """Times a kernel and its rivals in turns. `distance` says whether they computed the same thing."""
+    task, kind = task_of(item), KINDS[item["kind"]]
+    torch.backends.cuda.matmul.allow_tf32 = False
+    checked = frontend.read_text(task.text)
+    program = frontend.kernel(checked)
+    if item["request"]:
+        program = scheduled(program, ARCH, partial_schedule_of_json(item["request"]))
+    kernel = LoadedKernel(checked, program, ARCH)
+    sets = _sets(program, task.sizes, item["seed"])
+    rivals: dict[str, Run] = {kind.rival: kind.eager}
+    if kind.compiled and item["compile"]:
+        rivals["compile"] = harness.compiled(kind.eager, *sets[0])
+    outs = [kernel(*arguments) for arguments in sets]
+    candidates: dict[str, Callable[[int], object]] = {"ours": lambda i: kernel(*sets[i], out=outs[i])}
+    candidates |= {name: _keeping(run, sets) for name, run in rivals.items()}
+    times = compare(candidates, len(sets), rounds=FINAL_ROUNDS)
+    best = min(rivals, key=lambda name: times[name].median)
+    ratios = {name: paired_ratio(times[name].rounds, times["ours"].rounds, SEED) for name in rivals}
+    _, b, m, n, k = task.shape
+    return {
+        "kind": task.kind,
+        "dtype": task.dtype,
+        "shape": task.shape[0],
         "sizes": [b, m, n, k],
-        "dtype": t,
-        "ours": times["ours"].median,
-        "mm": best,
-        "ratio": best / times["ours"].median,
-        "spread": max(v.spread for v in times.values()),
-        "noise": times["mm"].median / times["mm again"].median,
-        "tflops": 2e-6 * b * m * n * k / times["ours"].median,
+        "schedule": item["schedule"],
+        **{name: time.median for name, time in times.items()},
+        "best": best,
+        "ratio": ratios[best].median,
+        "ratios": {name: [r.median, r.low, r.high] for name, r in ratios.items()},
+        "spread": max(t.spread for t in times.values()),
+        "distance": distance(outs[0], kind.eager(*sets[0])),
+        **(errors(sets[0], outs[0], kind.eager) if task.dtype == "f32" else {}),
     }
 
 
-def fused_row(name: str, kind: str, m: int, n: int, k: int, t: str, with_compile: bool) -> Row:
-    dtype = DTYPES[t]
-    kernel = ucutlass.loads((GELU if kind == "bias+gelu" else RESIDUAL).format(t=t))
-    sets = sets_for((m * k + n * k + 2 * m * n) * 2)
-    x, w, y = tensors((m, k), dtype, sets), tensors((n, k), dtype, sets), tensors((m, n), dtype, sets)
-    extra = tensors((n,) if kind == "bias+gelu" else (m, n), dtype, sets)
-
-    def eager(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-        return F.gelu(F.linear(a, b, c)) if kind == "bias+gelu" else torch.relu(F.linear(a, b) + c)
-
-    candidates: dict[str, Callable[[int], object]] = {
-        "ours": lambda i: kernel(x[i], w[i], extra[i], out=y[i]),
-        "eager": lambda i: eager(x[i], w[i], extra[i]),
-    }
-    if with_compile:
-        fast = harness.compiled(eager, x[0], w[0], extra[0])
-        candidates["compile"] = lambda i: fast(x[i], w[i], extra[i])
-    times = compare(candidates, sets)
-    ours = times["ours"].median
-    over = {f"over {name}": t.median / ours for name, t in times.items() if name != "ours"}
-    return {
-        "shape": name,
-        "kind": kind,
-        "sizes": [m, n, k],
-        "dtype": t,
-        **{name: t.median for name, t in times.items()},
-        **over,
-        "spread": max(v.spread for v in times.values()),
-    }
+def _sets(program: Kernel, sizes: Mapping[str, int], seed: int) -> list[list[Any]]:
+    """Returns argument sets that rotate through more than twice the L2."""
+    first = generate(program, sizes, "normal", seed=seed, device="cuda", generator_device="cuda")
+    moved = sum(a.numel() * a.element_size() for a in first if isinstance(a, torch.Tensor))
+    return [[a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in range(sets_for(moved))]
 
 
-def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
-    """Runs in the child of `harness.run`."""
-    return harness.serve(_row, items, rows, item_seconds)
+def _keeping(run: Run, sets: Sequence[Sequence[Any]]) -> Callable[[int], object]:
+    """Returns launches whose results rotate as ours do: one that is freed at once would be written to the same
+    place each time, and stay in L2."""
+    results: list[torch.Tensor | None] = [None] * len(sets)
+
+    def launch_one(i: int) -> object:
+        results[i] = run(*sets[i])
+        return results[i]
+
+    return launch_one
 
 
-def _row(item: Item) -> Row:
-    torch.manual_seed(item["seed"])
-    name, b, m, n, k = item["shape"]
-    if item["kind"] == "gemm":
-        times = gemm_row(name, b, m, n, k, item["dtype"])
-    else:
-        times = fused_row(name, item["kind"], m, n, k, item["dtype"], item["compile"])
-    return {"kind": item["kind"], "schedule": item["schedule"]} | times
+def distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """Returns the distance of two results as a share of theirs."""
+    a, b = ours.double(), theirs.double()
+    return float((a - b).norm() / b.norm())
+
+
+def errors(arguments: Sequence[Any], ours: torch.Tensor, eager: Run) -> dict[str, float]:
+    """Returns largest and root-mean-square error against float64, as shares of the result's root mean square."""
+    exact = eager(*(a.double() for a in arguments))
+    size = exact.square().mean().sqrt()
+    shares = {}
+    for name, result in (("ours", ours), ("eager", eager(*arguments))):
+        off = (result.double() - exact).abs()
+        shares[f"error {name}"] = float(off.max() / size)
+        shares[f"rms error {name}"] = float(off.square().mean().sqrt() / size)
+    return shares
+
+
+# --- the whole run -----------------------------------------------------------------------
 
 
 def main() -> None:
     parser = harness.parser_of(__doc__, compiles=True)
-    parser.add_argument("--fused", action="store_true", help="fused kernels too")
-    parser.add_argument("--dtypes", default="bf16,f16")
+    parser.add_argument("--fused", action="store_true", help="the group fused too")
+    parser.add_argument("--groups", default="plain", help=f"of {','.join(GROUPS)}; with commas")
+    parser.add_argument(
+        "--dtypes", default="bf16,f16", help="of the group plain; fused kernels are of the first"
+    )
+    parser.add_argument(
+        "--tune", type=int, default=0, metavar="BUILDS", help="search, by at most so many builds"
+    )
     options = parser.parse_args()
-    dtypes = options.dtypes.split(",")
-    chosen = harness.selected(tasks(dtypes, options.fused), options, lambda task: task.shape[0])
-    more = {"seed": options.seed, "compile": harness.compiles(options)}
-    report = run(chosen, options.out.with_suffix(".jsonl"), more)
+    groups = {*options.groups.split(","), *(["fused"] if options.fused else [])}
+    if unknown := groups - {*GROUPS}:
+        parser.error(f"no group is named {', '.join(sorted(unknown))}")
+    every = tasks(sorted(groups), options.dtypes.split(","), tuned=bool(options.tune))
+    chosen = harness.selected(every, options, lambda task: task.shape[0])
+    report = run(chosen, options)
     harness.write(options.out, report)
-    print(table(report, dtypes))
-    sys.exit(bool(report["lost"] or report["unbuilt"]))
+    print(table(report))
+    sys.exit(bool(report["lost"]))
 
 
-def run(chosen: Sequence[Task], rows: Path, more: Item) -> dict[str, Any]:
-    """Builds and times; returns the report. `more` is what every item has besides."""
-    plans = {task.name: harness.planned(task.text, extents_of(task.shape)) for task in chosen}
-    unbuilt = harness.prebuild(plans)
+def run(every: Sequence[Task], options: argparse.Namespace) -> dict[str, Any]:
+    """Chooses or searches for schedules, and times them. Returns the report."""
+    journal = harness.fresh(options.out.with_suffix(".jsonl"))
+    if options.tune:
+        with closing(LocalEngine(cpus=jobs(), on_wait=print)) as engine:
+            schedules = tuned_schedules(every, engine, options.tune, journal)
+        journal = harness.fresh(options.out.with_suffix(".compared.jsonl"))
+    else:
+        schedules = chosen_schedules(every)
+    more = {"seed": options.seed, "compile": harness.compiles(options)}
     items = [
-        task.item() | {"schedule": show(plans[task.name][2].request)} | more
-        for task in chosen
-        if task.name not in unbuilt
+        task.item() | {key: schedules[task.name][key] for key in ("request", "schedule")} | more
+        for task in every
+        if schedules[task.name]["ok"]
     ]
-    timed = harness.run("benchmarks.speed:rows_here", items, harness.fresh(rows), item_seconds=ROW_SECONDS)
-    right = [row for row in timed if row["ok"]]
+    timed = harness.run("benchmarks.speed:row", items, journal, item_seconds=ROW_SECONDS)
+    right = [schedules[r["name"]] | r for r in timed if r["ok"]]
     return {
-        "machine": machine(),
-        "gemm": [row for row in right if row["kind"] == "gemm"],
-        "fused": [row for row in right if row["kind"] != "gemm"],
-        "lost": [row for row in timed if not row["ok"]],
-        "unbuilt": unbuilt,
+        "machine": harness.machine(),
+        "builds": options.tune,
+        "gemm": [r for r in right if r["kind"] == "gemm"],
+        "fused": [r for r in right if r["kind"] != "gemm"],
+        "lost": [r for r in (*schedules.values(), *timed) if not r["ok"]],
     }
 
 
-def table(report: dict[str, Any], dtypes: Sequence[str]) -> str:
-    lines = [
-        f"{r['dtype']} {r['shape']:14} {r['ours']:9.1f} us  mm {r['mm']:9.1f}  ratio {r['ratio']:.3f}  "
-        f"spread {r['spread']:.3f}  {r['schedule']}"
-        for r in report["gemm"]
-    ]
-    lines += [
-        f"{r['kind']:14} {r['shape']:12} {r['ours']:9.1f} us  eager {r['over eager']:.3f}"
-        + (f"  compile {r['over compile']:.3f}" if "over compile" in r else "")
-        for r in report["fused"]
-    ]
-    groups = {"fitted": SHAPES, "held out": HELD_OUT, "all": SHAPES + HELD_OUT}
+def table(report: Mapping[str, Any]) -> str:
+    """Returns a line for each row, and what each kind and each group of shapes comes to."""
+    rows = [*report["gemm"], *report["fused"]]
+    groups = {"fitted": SHAPES, "held out": HELD_OUT, "unrecorded": UNRECORDED}
     ratios = {
-        f"{t} {label}, mm / ours": [
-            r["ratio"]
-            for r in report["gemm"]
-            if r["dtype"] == t and r["shape"] in {shape[0] for shape in group}
+        f"{kind} {dtype}, {rival} / ours": [
+            r[rival] / r["ours"] for r in rows if (r["kind"], r["dtype"]) == (kind, dtype) and rival in r
         ]
-        for t in dtypes
-        for label, group in groups.items()
+        for kind, dtype in dict.fromkeys((r["kind"], r["dtype"]) for r in rows)
+        for rival in (KINDS[kind].rival, "compile")
     }
-    ratios |= {c: [r[c] for r in report["fused"] if c in r] for c in ("over eager", "over compile")}
-    lines += harness.means(ratios)
-    return "\n".join([*lines, *harness.lost_lines(report["lost"], report["unbuilt"])])
+    ratios |= {
+        f"gemm {dtype} {label}, best rival / ours": [
+            r["ratio"] for r in report["gemm"] if r["dtype"] == dtype and r["shape"] in {s[0] for s in shapes}
+        ]
+        for dtype in dict.fromkeys(r["dtype"] for r in report["gemm"])
+        for label, shapes in groups.items()
+    }
+    lines = [*map(_line, rows), *harness.means(ratios)]
+    return "\n".join([*lines, *harness.lost_lines(report["lost"], {})])
 
 
-def extents_of(shape: Shape) -> dict[str, int]:
-    _, b, m, n, k = shape
-    return {"M": m, "N": n, "K": k} | ({"B": b} if b > 1 else {})
+def _line(row: Row) -> str:
+    b, m, n, k = row["sizes"]
+    _, low, high = row["ratios"][row["best"]]
+    rivals = "  ".join(f"{name} {row[name]:.1f}" for name in row["ratios"])
+    error = (
+        f"  error {row['error ours']:.2g}, eager's {row['error eager']:.2g}" if "error ours" in row else ""
+    )
+    builds = f"  {row['builds']} builds" if "builds" in row else ""
+    return (
+        f"{row['name']:34} {'' if b == 1 else f'{b} of '}{m} x {n} x {k}  {row['ours']:.1f} us  {rivals}  "
+        f"ratio {row['ratio']:.3f} ({low:.3f} to {high:.3f})  spread {row['spread']:.3f}{builds}{error}  "
+        f"{' '.join(row['schedule'].split())}"
+    )
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fit_heuristic import FITTED, Row, by_shape, fit, loss, read, table, weights
+from benchmarks.gemm_cases import SHAPES
 from benchmarks.record import SCHEDULES, plans
-from benchmarks.speed import SHAPES
 from ucutlass.kernels.gemm.cost import DEFAULT, Constants, estimate
 
 DATA = Path(__file__).resolve().parents[2] / "benchmarks" / "data"

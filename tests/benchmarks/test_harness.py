@@ -17,12 +17,8 @@ from benchmarks.harness import append, lines, selected
 ITEMS = [{"name": name} for name in "abcdef"]
 
 
-def work(items: list[dict[str, Any]], rows: str, item_seconds: float) -> int:
+def row(item: dict[str, Any]) -> dict[str, Any]:
     """In the child: `how` says how the process ends at an item."""
-    return harness.serve(_one, items, rows, item_seconds)
-
-
-def _one(item: dict[str, Any]) -> dict[str, Any]:
     match item.get("how"):
         case "crash":
             os.kill(os.getpid(), signal.SIGSEGV)
@@ -42,7 +38,7 @@ def _with(how: str, at: str = "c") -> list[dict[str, Any]]:
 
 
 def _run(items: list[dict[str, Any]], rows: Path, **more: Any) -> list[dict[str, Any]]:
-    return harness.run(f"{__name__}:work", items, rows, item_seconds=more.pop("item_seconds", 60.0), **more)
+    return harness.run(f"{__name__}:row", items, rows, item_seconds=more.pop("item_seconds", 60.0), **more)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ TIMED = (
     "ops",
     "record",
     "speed",
-    "tuned",
 )
 """Scripts that measure rows on a GPU."""
 

@@ -108,7 +108,7 @@ def judge(accepted: Sequence[Accepted], folder: Path, *, processes: int = PROCES
         if (failure := next((r for s in a.sources() if not isinstance(r := built[s.code], Artifact)), None))
     }
     rows = harness.run(
-        "tests.cases.campaign:judge_here",
+        "tests.cases.campaign:judge_row",
         [asdict(a.case) for a in accepted if a.case.name not in unbuilt],
         harness.fresh(folder / "rows.jsonl"),
         item_seconds=CASE_SECONDS,
@@ -117,18 +117,15 @@ def judge(accepted: Sequence[Accepted], folder: Path, *, processes: int = PROCES
     return Judged(rows, unbuilt)
 
 
-def judge_here(items: list[dict[str, Any]], rows: str, item_seconds: float) -> int:
-    """Runs in the child of `harness.run`."""
-    return harness.serve(lambda item: _judge(Case(**item)), items, rows, item_seconds)
-
-
-def _judge(case: Case) -> Row:
+def judge_row(item: dict[str, Any]) -> Row:
+    """Returns a case's verdicts; runs in the child of `harness.run`."""
     import torch
 
     import ucutlass
     from ucutlass.runtime import verify
     from ucutlass.runtime.inputs import generate
 
+    case = Case(**item)
     row: Row = {"name": case.name, "ok": True, "state": "right", "worst": 0.0, "runs": []}
     try:
         k = ucutlass.loads(case.text, arch=case.arch)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tune_fakes import RECORDING, TABLES
 
-from benchmarks import speed
+from benchmarks import gemm_cases
 from ucutlass.tune import replay, tables
 
 
@@ -54,7 +54,7 @@ def test_times_are_those_of_the_file() -> None:
 
 
 def test_the_programs_are_those_of_the_benchmarks() -> None:
-    assert (tables.PLAIN, tables.BATCHED) == (speed.PLAIN, speed.BATCHED)
+    assert (tables.PLAIN, tables.BATCHED) == (gemm_cases.PLAIN, gemm_cases.BATCHED)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "no json", '{"rows": [{"request": {}}]}'])
