@@ -23,6 +23,7 @@ BUILD_STAGE = "UCUTLASS_BUILD_STAGE"
 """The former name of BUILD_PATH. It is read where BUILD_PATH is not set."""
 DATA_DIR = "UCUTLASS_DATA_DIR"
 CHECK = "UCUTLASS_CHECK"
+AVERAGES_AHEAD = "UCUTLASS_AVERAGES_AHEAD"
 
 DESCRIPTIONS: Mapping[str, str] = {
     CACHE_DIR: "folder of built kernels (default: the user's cache folder)",
@@ -34,6 +35,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     DATA_DIR: "folder of evidence and calibrations (default: the user's data folder)",
     CHECK: "1 compares the first call of each program of a PyTorch module with the float64 reference "
     "(default 0)",
+    AVERAGES_AHEAD: "0 leaves averages and sums of products of a PyTorch module behind the products (default 1)",
 }
 """Name to meaning, for help texts."""
 
@@ -66,6 +68,7 @@ class Switches:
     data_dir: Path
     build_path: BuildPath
     check: bool
+    averages_ahead: bool
 
 
 def read(environ: Mapping[str, str] | None = None) -> Switches:
@@ -82,6 +85,7 @@ def read(environ: Mapping[str, str] | None = None) -> Switches:
         data_dir=_folder(env, DATA_DIR) or platformdirs.user_data_path("ucutlass", appauthor=False),
         build_path=_build_path(env),
         check=_flag(env, CHECK),
+        averages_ahead=_flag(env, AVERAGES_AHEAD, "1"),
     )
 
 
@@ -120,8 +124,8 @@ def _bytes(env: Mapping[str, str], name: str, default: int) -> int:
     return int(match[1]) * _UNITS[match[2].upper()]
 
 
-def _flag(env: Mapping[str, str], name: str) -> bool:
-    value = (env.get(name) or "0").strip()
+def _flag(env: Mapping[str, str], name: str, default: str = "0") -> bool:
+    value = (env.get(name) or default).strip()
     if value not in ("0", "1"):
         raise SwitchError(name, value, "0 or 1")
     return value == "1"

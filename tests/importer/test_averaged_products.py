@@ -137,6 +137,14 @@ def test_drawn_windows(data: st.DataObject) -> None:
     assert not wrong, program.text
 
 
+def test_a_switch_leaves_averages_behind_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCUTLASS_AVERAGES_AHEAD", "0")
+    torch.manual_seed(0)
+    program, wrong = difference(AVERAGED["transition"].eval(), torch.randn(SHAPE))
+    assert not wrong, program.text
+    assert program.text.index("dot[") < program.text.index("mean["), program.text
+
+
 def test_both_axes_of_an_image_are_pooled_at_once() -> None:
     torch.manual_seed(0)
     program, wrong = difference(AVERAGED["transition"].eval(), torch.randn(SHAPE))

@@ -56,7 +56,8 @@ def test_a_wrong_value_names_the_switch_and_what_it_takes(name: str, value: str)
 
 def test_every_switch_is_described() -> None:
     names = {switches.CACHE_DIR, switches.CACHE_SIZE, switches.BUILD_JOBS, switches.CUDA_HOME}
-    assert set(switches.DESCRIPTIONS) == names | {switches.DATA_DIR, switches.BUILD_PATH, switches.CHECK}
+    names |= {switches.DATA_DIR, switches.BUILD_PATH, switches.CHECK, switches.AVERAGES_AHEAD}
+    assert set(switches.DESCRIPTIONS) == names
 
 
 @pytest.mark.parametrize("path", get_args(switches.BuildPath))
@@ -93,3 +94,5 @@ def test_the_check_of_programs_is_off_unless_set() -> None:
     assert switches.read({"UCUTLASS_CHECK": "1"}).check
     with pytest.raises(SwitchError, match="0 or 1"):
         switches.read({"UCUTLASS_CHECK": "yes"})
+    assert switches.read({}).averages_ahead
+    assert not switches.read({"UCUTLASS_AVERAGES_AHEAD": "0"}).averages_ahead

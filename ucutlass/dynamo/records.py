@@ -96,7 +96,9 @@ def key_of(graph: fx.GraphModule, *more: str) -> str:
         [node.op, node.name, _words(node.target), _words(node.args), _words(node.kwargs), *_value(node)]
         for node in graph.graph.nodes
     ]
-    return _digest(json.dumps([harness_digest(), torch.__version__, *more, lines]))
+    return _digest(
+        json.dumps([harness_digest(), torch.__version__, switches.read().averages_ahead, *more, lines])
+    )
 
 
 def _value(node: fx.Node) -> list[str]:

@@ -36,6 +36,7 @@ from ucutlass.importer.text import INLINE_STAGES, value_names, written
 from ucutlass.importer.viewed_orders import as_viewed
 from ucutlass.importer.weights import weights_ahead
 from ucutlass.limits import LimitPassed
+from ucutlass.runtime import switches
 
 if TYPE_CHECKING:
     from ucutlass.api import LoadedProgram
@@ -112,7 +113,6 @@ class ImportedProgram:
     @cached_property
     def _execute(self) -> Callable[..., Any]:
         from ucutlass.importer.first_call import checked
-        from ucutlass.runtime import switches
 
         kernel = self.kernel
         if not switches.read().check:
@@ -311,7 +311,9 @@ def program_of(
     if not graph.inputs or not any(_reads(graph, i.name) for i in graph.inputs):
         raise Unsupported("nothing that is returned depends on a tensor")
     prices = StagePrices(exact=fixed)
-    graph = with_averaged_operands(with_shifted_scans(with_copied_inputs(graph)), prices)
+    graph = with_shifted_scans(with_copied_inputs(graph))
+    if switches.read().averages_ahead:
+        graph = with_averaged_operands(graph, prices)
     graph = with_short_products(with_statistics_of_parts(graph), prices)
     graph, stages = channels_last(*cut(graph, several, prices), prices)
     graph, stages = as_viewed(graph, stages, prices)
