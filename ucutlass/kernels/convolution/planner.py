@@ -92,9 +92,6 @@ FEW_CHANNELS, MOST_SUMMED = 16, 512
 """Channels, and products of a result, up to which a window's taps may count as channels, and threads may have
 register tiles."""
 
-WHOLE_ROW = 32
-"""Channels of which f16 parts are whole rows of TMA."""
-
 DEPTH_OF_F16 = 64
 """Products of K of a tile of f16 parts: a row of 128 bytes, as all tiles of TMA and wgmma are deep."""
 
@@ -348,7 +345,7 @@ def _tiled(
     hopper: _Chosen | str = "before Hopper"
     if arch.wgmma and warps != "multistage":
         fold = request.fold == "yes"
-        maths = _maths(request, whole, sizes)
+        maths = _maths(request, whole)
         every = [_gathered_by_tma(pattern, sizes, device, aligned, fold, math_) for math_ in maths]
         fitting = [every[0], *(chosen for chosen in every[1:] if _holds(chosen, request))]
         hopper = _cheapest_passes(fitting, sizes, device)
@@ -381,18 +378,14 @@ def _tiled(
     )
 
 
-def _maths(
-    request: PartialSchedule, problem: ConvolutionProblem, sizes: tuple[int, ...]
-) -> tuple[FieldMath | None, ...]:
+def _maths(request: PartialSchedule, problem: ConvolutionProblem) -> tuple[FieldMath | None, ...]:
     """The passes of wgmma that a schedule leaves to choose from. A tile is as deep as a row of TMA's: twice as deep in
-    f16 parts. Where channels are few or end within TMA's rows, an H100 took longer in f16."""
+    f16 parts."""
     if request.math is not None or problem.compute_type != F32:
         return (request.math,)
     if request.tile is not None:
         return ("f16x3",) if request.tile[2] == DEPTH_OF_F16 else (None,)
-    channel = summed_channel(problem, sizes)
-    whole = channel is not None and sizes[channel] % WHOLE_ROW == 0
-    return (None, "f16x3") if whole else (None,)
+    return (None, "f16x3")
 
 
 def _holds(chosen: _Chosen | str, request: PartialSchedule) -> bool:
