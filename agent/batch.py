@@ -1,5 +1,5 @@
-"""This module runs many problems as one batch: each has a session. The first program of each is judged before
-anything else is done, then each is confirmed; from then on the next attempt goes where it promises most.
+"""This module runs many problems as one batch: each has a session. The first program of each is judged and confirmed
+before anything is improved; from then on the next attempt goes where it promises most.
 
 A run is written down like a session: its own events say which problem became which session and which could
 not be used, so a run that was killed anywhere goes on as it would have. What a session learns stands in its
@@ -28,7 +28,7 @@ from ucutlass.agent.budget import to_json as spend_to_json
 from ucutlass.agent.integrity.precision import UnknownComputeType
 from ucutlass.agent.journal import Journal, JournalEvent, NoSuchSession
 from ucutlass.agent.outcome import TimedOutcome
-from ucutlass.agent.priority import expected_gain, urgency
+from ucutlass.agent.priority import CONFIRMING, expected_gain, urgency
 from ucutlass.agent.problem import OptimizationProblem, StartProgramMismatch
 from ucutlass.agent.proposer import Proposer
 from ucutlass.agent.run import CandidateEvaluator, OptimizationSession, step
@@ -38,6 +38,8 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.runtime.module.signature import Unusable
 from ucutlass.runtime.statistics import geomean
 from ucutlass.shapes import ShapeError
+from ucutlass.sol.bounds import TimeBounds
+from ucutlass.spans import span
 
 PREFIX = "run-"
 
@@ -139,27 +141,32 @@ def resume_batch(journal: Journal, id: str, *, to_go_on: bool = True) -> BatchRu
 ProblemOf: TypeAlias = Callable[[str], OptimizationProblem]
 """The problem of a name. Raises Unusable, NoStart, StartProgramMismatch, ProgramError, ShapeError, UnknownComputeType."""
 
-Open: TypeAlias = Callable[[OptimizationProblem, str, StepTime], OptimizationSession]
-"""Opens a problem's session under an id; the time is what reading the problem took."""
+Open: TypeAlias = Callable[[OptimizationProblem, str, StepTime, TimeBounds | None], OptimizationSession]
+"""Opens a problem's session under an id; the time is what reading the problem took, the bounds are of its program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Describes how problems become members; `on_member` is told of each."""
+    """Describes how problems become members; `on_member` is told of each. `bounds_of` gives the bounds of a problem's
+    first program where they are known, which takes seconds for a network."""
 
     problem_of: ProblemOf
     open: Open
     on_member: Callable[[BatchMember], None] = lambda _: None
+    bounds_of: Callable[[OptimizationProblem], TimeBounds | None] = lambda _: None
 
 
-_ReadProblem: TypeAlias = tuple[OptimizationProblem | Exception, StepTime]
-"""A problem, or what is wrong with it, and what reading it took."""
+_ReadProblem: TypeAlias = tuple[OptimizationProblem | Exception, StepTime, TimeBounds | None]
+"""A problem, or what is wrong with it, what reading it took, and the bounds of its program."""
 
 
 def _read(name: str, opening: Opening) -> _ReadProblem:
     with timed_step() as clock:
         try:
-            return opening.problem_of(name), clock.time()
+            problem = opening.problem_of(name)
+            with span("problem"):
+                bounds = opening.bounds_of(problem)
+            return problem, clock.time(), bounds
         except (
             Unusable,
             NoStart,
@@ -168,11 +175,11 @@ def _read(name: str, opening: Opening) -> _ReadProblem:
             ShapeError,
             UnknownComputeType,
         ) as wrong:
-            return wrong, clock.time()
+            return wrong, clock.time(), None
 
 
 def _enter(run: BatchRun, name: str, opening: Opening, reading: _ReadProblem) -> BatchMember:
-    problem, read_time = reading
+    problem, read_time, bounds = reading
     if isinstance(problem, Exception):
         spend = spend_to_json(Spend(seconds=read_time.working))
         run.write("unusable", name=name, code=_code(problem), words=str(problem)[:1000], spend=spend)
@@ -181,7 +188,7 @@ def _enter(run: BatchRun, name: str, opening: Opening, reading: _ReadProblem) ->
             run.write("member", name=name, session=uuid.uuid4().hex)
         session = run.members[name].session
         assert session is not None
-        run.members[name].session = opening.open(problem, session.id, read_time)
+        run.members[name].session = opening.open(problem, session.id, read_time, bounds)
     opening.on_member(run.members[name])
     return run.members[name]
 
@@ -251,12 +258,12 @@ class _StepsUnderWay:
     def begin(self, pool: Executor, at_once: int) -> bool:
         """Begins the next step of a problem that is not busy. Returns whether there is one."""
         run, names = self.run, set(self.busy.values())
+        member = _next([m for m in run.members.values() if m.name not in names])
         unopened = next((n for n in run.names if n not in names and not _is_open(run.members.get(n))), None)
         awaiting = sum(_awaits_verdict(run.members.get(n), n in names) for n in run.names)
-        if unopened is not None and awaiting < at_once:
+        if unopened is not None and awaiting < at_once and not _is_to_be_confirmed(member):
             self.busy[pool.submit(_read, unopened, self.opening)] = unopened
             return True
-        member = _next([m for m in run.members.values() if m.name not in names])
         if member is None:
             return False
         self.busy[pool.submit(self._step, member)] = member.name
@@ -301,6 +308,10 @@ def _awaits_verdict(member: BatchMember | None, busy: bool) -> bool:
     if member.session is None or member.stuck or member.session.state.ended is not None:
         return False
     return not len(member.session.state.tree)
+
+
+def _is_to_be_confirmed(member: BatchMember | None) -> bool:
+    return member is not None and member.session is not None and urgency(member.session.state) == CONFIRMING
 
 
 def _next(members: Sequence[BatchMember]) -> BatchMember | None:

@@ -24,6 +24,7 @@ from ucutlass.agent.budget import Spend
 from ucutlass.agent.energy import EnergyMeter
 from ucutlass.agent.equivalence import UNSAID, differs, unlike
 from ucutlass.agent.evidence import (
+    VERIFYING_PROCESSES,
     BuiltCandidate,
     ConfirmationSettings,
     artifacts_of,
@@ -55,8 +56,8 @@ from ucutlass.shapes import ShapeError, complete
 from ucutlass.spans import span
 from ucutlass.tasks.built import built_payload
 
-CONFIRMING_PROCESSES = 2
-"""Fresh processes of a confirmation: one verifies, one compares."""
+CONFIRMING_PROCESSES = VERIFYING_PROCESSES + 1
+"""Fresh processes of a confirmation: some verify, one compares."""
 
 SAME_SECONDS = 120.0
 """What the float64 reference may take to compare two programs."""
@@ -119,11 +120,14 @@ class GpuEvaluator:
 
     def judge(self, text: str, source: str = "") -> CandidateJudgement:
         start, gpu_calls = time.monotonic(), GpuCalls(self.engine, self.near, self.wait)
-        self._prepare()
+        # One process may get ready beside the first verdict; more would take the GPU from it.
+        self._prepare(1)
         if self._first_is_judged:
             self._work_beside()
         self._first_is_judged = True
         outcome = self._judged(self._known[text], gpu_calls)
+        if isinstance(outcome, TimedOutcome):
+            self._prepare(CONFIRMING_PROCESSES)
         spend = spend_of(start, gpu_calls)
         return CandidateJudgement(
             outcome, spend, provisional=self.confirms and isinstance(outcome, TimedOutcome)
@@ -142,11 +146,11 @@ class GpuEvaluator:
 
         Thread(target=run, daemon=True).start()
 
-    def _prepare(self) -> None:
-        """Has as many processes got ready as a confirmation takes, those included that wait since before."""
-        for _ in range(CONFIRMING_PROCESSES - self._ready if self.prepares and self.confirms else 0):
+    def _prepare(self, count: int) -> None:
+        """Has so many processes for a confirmation got ready, those included that wait since before."""
+        for _ in range(count - self._ready if self.prepares and self.confirms else 0):
             self.engine.submit("prepare_judge", {}, near=self.near)
-        self._ready = CONFIRMING_PROCESSES
+        self._ready = max(self._ready, count)
 
     def confirm(self, due: Confirm) -> CandidateJudgement:
         start, gpu_calls = time.monotonic(), GpuCalls(self.engine, self.near, self.wait)
@@ -154,7 +158,7 @@ class GpuEvaluator:
         self._work_beside()
         if self.races and due.incumbent and not due.complete and self._is_behind(due, gpu_calls):
             return CandidateJudgement(due.first, spend_of(start, gpu_calls), behind=True)
-        self._prepare()
+        self._prepare(CONFIRMING_PROCESSES)
         self._ready -= 1 if due.complete else CONFIRMING_PROCESSES
         if due.complete and self.background is not None and self.problem.module is not None:
             outcome: Outcome = due.first

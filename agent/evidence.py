@@ -37,6 +37,12 @@ from ucutlass.tasks.built import built_payload
 MOST_CASES = 24
 """Of the suite: every distribution at the problem's extents, and a few at others."""
 
+VERIFYING_PROCESSES = 3
+"""Of one suite at once: most of a case is its process's own time, hundreds of small operations."""
+
+ALONE_BYTES = 40 << 30
+"""Of all cases that are judged at once by whoever has the GPU alone."""
+
 RATIO_WIDTH = 0.01
 """To which the ratio to a baseline is measured, where time allows: who leads is decided by a race."""
 
@@ -156,15 +162,23 @@ def machine_record(
     plan = verification.plan(
         subject.checked, subject.program, subject.built, dict(subject.sizes), seed=how.seed, most=most
     )
+    memory = memory_of(subject.program, _free(subject))
+    shared = not sanitized and memory <= SHARED_BYTES
     # Its own processes have limits of their own; this one bounds all of them together.
     limit = (MOST_LOSSES + 2) * START_SECONDS + how.case * len(plan.suite.cases)
     limit += SANITIZER_SECONDS if sanitized else 0.0
     outcome = gpu_calls.call(
         "verified",
-        verification.gpu_arguments(plan, subject.built, how.case, sanitized=sanitized),
+        verification.gpu_arguments(
+            plan,
+            subject.built,
+            how.case,
+            sanitized=sanitized,
+            side_by_side=side_by_side(memory, shared=shared),
+        ),
         limit=limit,
         artifacts=artifacts_of(subject.built),
-        shared=not sanitized and memory_of(subject.program, _free(subject)) <= SHARED_BYTES,
+        shared=shared,
     )
     match outcome:
         case isolation.Raised("DeviceUnusable", message):
@@ -177,6 +191,11 @@ def machine_record(
             return verify_record
         case _:
             return str(value(outcome, "the verification"))
+
+
+def side_by_side(memory: int, *, shared: bool) -> int:
+    """Returns how many processes judge cases of so many bytes at once, where others share the GPU or none does."""
+    return max(1, min(VERIFYING_PROCESSES, (SHARED_BYTES if shared else ALONE_BYTES) // max(1, memory)))
 
 
 def _free(subject: BuiltCandidate) -> dict[str, int]:
@@ -207,6 +226,8 @@ def _bench(
         "baselines": baselines,
         "protocols": [asdict(protocol)],
         "bandwidth": how.device.bandwidth if how.device else None,
+        # The audit holds the record of the suite to be of the very library that is timed.
+        "proven": True,
     }
     outcome = gpu_calls.call(
         "compared", arguments, limit=_limit(baselines, how), artifacts=artifacts_of(subject.built)

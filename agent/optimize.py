@@ -104,9 +104,10 @@ def open_session(
     device: Device | None,
     id: str | None = None,
     time: StepTime | None = None,
+    known_bounds: TimeBounds | None = None,
 ) -> OptimizationSession:
     """Opens a new session in the journal, under `id` if one is given; nothing is measured yet. `time` is what
-    reading the problem took. No bound is
+    reading the problem took, and `known_bounds` are those of its program where they were computed before. No bound is
     known without the device's facts, nor for a module without a first program: what it must move and multiply
     depends on how it is written."""
     problem_json = problem_to_json(problem)
@@ -114,7 +115,7 @@ def open_session(
         return open_journal_session(
             journal, problem_json, settings, bound=0.0, baseline=None, id=id, time=time
         )
-    sol_bounds = bounds_of_problem(problem, device)
+    sol_bounds = known_bounds or bounds_of_problem(problem, device)
     return open_journal_session(
         journal,
         problem_json,

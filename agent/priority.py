@@ -14,15 +14,19 @@ NOTHING_YET = math.log(10.0)
 """Headroom of a problem for which nothing is right yet."""
 
 
+CONFIRMING = 3
+"""Urgency of a session whose best is to be confirmed."""
+
+
 def urgency(state: SessionState) -> int:
-    """Returns how urgent a session's next step is among those of a run: the first program of a problem is
-    judged before anything is confirmed, something is confirmed before anything is improved, and what an ended
-    search leaves to do, such as comparing with compiled baselines, comes last."""
+    """Returns how urgent a session's next step is among those of a run: what is right is confirmed before the next
+    problem's first program is judged, while its processes and references are warm, that before anything is improved,
+    and what an ended search leaves to do, such as comparing with compiled baselines, comes last."""
     if not len(state.tree):
-        return 3
+        return 2
     best = state.tree.best()
     if best is not None and best.id in state.tree.provisional:
-        return 2
+        return CONFIRMING
     return 1 if stop_reason(state) is None or leading_reading(state) is not None else 0
 
 

@@ -38,6 +38,7 @@ from ucutlass.reference.accumulation import ACCUMULATORS
 from ucutlass.reference.binding import shape_of
 from ucutlass.reference.interpreter import Argument
 from ucutlass.reference.packing import packed
+from ucutlass.reference.repetition import Period, repeated, sole_axis
 from ucutlass.reference.rounding import outer_dtype, store
 from ucutlass.runtime.distributions import (
     DISTRIBUTIONS,
@@ -94,11 +95,13 @@ def generate(
     scalars: Mapping[str, float] | None = None,
     tile: Mapping[str, int] | None = None,
     generator_device: torch.device | str | None = None,
+    period: Period | None = None,
 ) -> list[Argument]:
     """Returns one argument per parameter. `sizes` gives the free dimensions by name; scalars are 0.5 or 1
     unless `scalars` names them. `tile` gives the extents of a kernel's tile by dimension, which the
     residue distributions fill the last of; 1 where it does not name one. A pipeline's weights are divided by
-    the root of their `fan_in` in the distributions of FAN_IN.
+    the root of their `fan_in` in the distributions of FAN_IN. With a `period` of one of the program's dimensions, whose
+    extent no other is derived from, numbers are drawn for so many of its coordinates and repeat.
 
     The same seed gives the same numbers on every device, but more than LARGE are drawn where they are used,
     unless `generator_device` says where.
@@ -108,7 +111,7 @@ def generate(
     full = dict(zip(program.dims, complete(program, sizes), strict=True))
     roles = roles_of(program)
     draw = _Draw(
-        full,
+        full if period is None else {**full, period.dim: period.length},
         distribution,
         torch.Generator(generator_device or _where(program, full, device)).manual_seed(seed),
         _starts(program, full, distribution, tile or {}),
@@ -129,6 +132,9 @@ def generate(
                     tensor = _residue(tensor, decl.type, draw)
                 if decl.type.elem.packed > 1:
                     tensor = packed(tensor)
+                axis = None if period is None else sole_axis(decl.type, period.dim)
+                if period is not None and axis is not None:
+                    tensor = repeated(tensor, axis, full[period.dim])
                 out.append(tensor.to(device))
     return out
 

@@ -9,7 +9,8 @@ import json
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,10 +20,12 @@ from torch import Tensor
 from ucutlass.ir import Program
 from ucutlass.runtime.entry_codes import BAD_ARGUMENTS, CUTLASS_BASE, CUTLASS_STATUS, LaunchError
 from ucutlass.runtime.inputs import generate
+from ucutlass.runtime.verify.accepted import AcceptedResults
 from ucutlass.runtime.verify.evidence import CaseResult, plain, verdict_of
 from ucutlass.runtime.verify.guards import shifted
 from ucutlass.runtime.verify.jitter import copies
 from ucutlass.runtime.verify.judge import DirectLaunch, JudgedLaunch
+from ucutlass.runtime.verify.periods import period_for
 from ucutlass.runtime.verify.stages import StagedLaunch, check
 from ucutlass.runtime.verify.suite import VerifyCase
 from ucutlass.runtime.verify.verdict import LaunchVerdict
@@ -36,28 +39,33 @@ MakeLaunch: TypeAlias = Callable[[tuple[int, ...]], "JudgedLaunch | DirectLaunch
 
 
 def judge_case(
-    program: Program, make: MakeLaunch, case: VerifyCase, tile: Mapping[str, int], device: str
+    program: Program,
+    make: MakeLaunch,
+    case: VerifyCase,
+    tile: Mapping[str, int],
+    device: str,
+    accepted: AcceptedResults | None = None,
 ) -> LaunchVerdict:
-    """Runs and judges one case. Raises what the launch and the reference raise; a refusal where it is
-    allowed is a verdict without comparisons."""
+    """Runs and judges one case; `accepted` has what was right in cases before it. Raises what the launch and the
+    reference raise; a refusal where it is allowed is a verdict without comparisons."""
     extents = complete(program, case.sizes)
-    arguments = _arguments(program, case, case.seed, tile, device)
+    judged = partial(check, program, tile=tile, repeats=case.repeats, accepted=accepted)
+    arguments = _arguments(program, case, tile, device)
     match case.kind:
         case "values":
-            return check(program, make(extents), arguments, tile=tile, repeats=case.repeats)
+            return judged(make(extents), arguments)
         case "repeats":
             around = copies(torch.device(device), case.seed)
-            launch = make(extents)
-            return check(program, launch, arguments, tile=tile, repeats=case.repeats, jitter=around)
+            return judged(make(extents), arguments, jitter=around)
         case "refilled":
             launch = make(extents)
-            first = check(program, launch, arguments, tile=tile, repeats=case.repeats)
-            others = _arguments(program, case, case.seed + 1, tile, device)
+            first = judged(launch, arguments)
+            others = _arguments(program, replace(case, **case.refill), tile, device)
             for old, new in zip(arguments, others, strict=True):
                 if isinstance(old, Tensor):
                     assert isinstance(new, Tensor)
                     old.copy_(new)
-            again = check(program, launch, arguments, tile=tile, repeats=case.repeats)
+            again = judged(launch, arguments)
             return LaunchVerdict(
                 first.comparisons + again.comparisons,
                 first.problems + again.problems,
@@ -66,22 +74,26 @@ def judge_case(
             )
         case "shifted":
             moved = [shifted(a, _SHIFT) if isinstance(a, Tensor) else a for a in arguments]
-            return check(program, make(extents), moved, tile=tile, repeats=case.repeats, offset=_SHIFT)
+            return judged(make(extents), moved, offset=_SHIFT)
         case "edge" | "refusal" | "misaligned":
             off = case.kind == "misaligned"
             moved = [shifted(a, a.element_size()) if off and isinstance(a, Tensor) else a for a in arguments]
             try:
-                return check(program, make(extents), moved, tile=tile, repeats=case.repeats)
+                return judged(make(extents), moved)
             except LaunchError as error:
                 if not _refused(error.code):
                     raise
                 return LaunchVerdict((), ())
 
 
-def _arguments(
-    program: Program, case: VerifyCase, seed: int, tile: Mapping[str, int], device: str
-) -> list[Any]:
-    return list(generate(program, case.sizes, case.distribution, seed=seed, device=device, tile=tile))
+def _arguments(program: Program, case: VerifyCase, tile: Mapping[str, int], device: str) -> list[Any]:
+    full = dict(zip(program.dims, complete(program, case.sizes), strict=True))
+    period = period_for(program, full, case.distribution)
+    return list(
+        generate(
+            program, case.sizes, case.distribution, seed=case.seed, device=device, tile=tile, period=period
+        )
+    )
 
 
 _REFUSALS = frozenset(
@@ -122,6 +134,7 @@ def judge_all(
     device; a case that raises ends the batch, because the device's context may be broken.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    accepted = AcceptedResults()
     with Path(journal).open("a", encoding="utf-8") as file:
 
         def write(entry: Mapping[str, Any]) -> None:
@@ -136,7 +149,7 @@ def judge_all(
             raised = ""
             verdict: LaunchVerdict | None = None
             try:
-                verdict = judge_case(program, make, case, tile, device)
+                verdict = judge_case(program, make, case, tile, device, accepted)
             except Exception as error:
                 # Whatever it is, it is this case's loss, and says so in the evidence.
                 raised = f"{type(error).__name__}: {error}"

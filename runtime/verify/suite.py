@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
 
 from ucutlass.ir import Dot, Kernel, Pipeline, Program, TensorType
 from ucutlass.ir.elements import F16
@@ -46,6 +46,8 @@ class VerifyCase:
     seed: int
     why: str
     repeats: int = 2
+    refill: Mapping[str, Any] = field(default_factory=dict)
+    """`distribution` and `seed` of what a `refilled` case fills its buffers with next: the numbers of another case."""
     staged: bool = False
     """Whether the program is a pipeline: of whole numbers its later stages are given what is none any more, and
     larger from stage to stage."""
@@ -119,10 +121,19 @@ def suite(
 
 
 def _seeded(case: VerifyCase, seed: int) -> VerifyCase:
-    """A case's own seed: nobody who knows one case's numbers knows another's."""
-    digest = hashlib.sha256(f"{seed}/{case.name}".encode()).digest()
-    own = int.from_bytes(digest[:8], "big") >> 1
-    return VerifyCase(case.name, case.kind, case.sizes, case.distribution, own, case.why, case.repeats)
+    """Returns the case with its seed, which is that of all cases of one distribution at the same extents: what was
+    found right there needs no reference again. Nobody who knows their numbers knows others."""
+    own = replace(case, seed=_seed(case.distribution, case.sizes, seed))
+    if case.kind != "refilled":
+        return own
+    other: Distribution = "uniform" if case.distribution != "uniform" else "normal"
+    return replace(own, refill={"distribution": other, "seed": _seed(other, case.sizes, seed)})
+
+
+def _seed(distribution: Distribution, sizes: Mapping[str, int], seed: int) -> int:
+    shown = ",".join(f"{d}={n}" for d, n in sizes.items())
+    digest = hashlib.sha256(f"{seed}/{distribution} {shown}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
 
 
 def memory_of(program: Program, sizes: Mapping[str, int]) -> int:

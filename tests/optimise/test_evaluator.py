@@ -205,9 +205,10 @@ def test_what_a_judgement_needs_is_begun_while_a_candidate_is_built(monkeypatch:
     live.engine, live.prepares = Noting([took(2e-5), took(3e-5)]), True
     live.awaits = lambda text: log.append("built")
     state = session_of(live, [SLOWER])
-    prepared = ["prepare_judge", "prepare_judge"]
-    # Schedules of one algorithm share a reference and a probe.
-    assert log == [*prepared, "expected", "built", "attempt", *prepared, "built", "attempt"]
+    prepared = ["prepare_judge"] * (evaluator_module.CONFIRMING_PROCESSES - 1)
+    # Schedules of one algorithm share a reference and a probe; more than one process gets ready after the verdict.
+    first = ["prepare_judge", "expected", "built", "attempt", *prepared]
+    assert log == [*first, "prepare_judge", "built", "attempt", *prepared]
     assert len(state.tree) == 2 and state.spend.gpu_seconds == 2 * 0.5 + 0.25
     assert probes == [True]
 

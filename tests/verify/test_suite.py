@@ -248,7 +248,11 @@ def test_evidence_is_strict_json(whole: Suite) -> None:
 def test_a_suite_begins_with_exact_integers_at_the_asked_extents(whole: Suite) -> None:
     assert whole.cases[0].distribution == "integer" and whole.cases[0].sizes == SIZES
     assert len({c.name for c in whole.cases}) == len(whole.cases)
-    assert len({c.seed for c in whole.cases}) == len(whole.cases)
+    numbers = {(c.distribution, tuple(c.sizes.items())) for c in whole.cases}
+    assert len({c.seed for c in whole.cases}) == len(numbers), "no two draw the same, but at the same extents"
+    (refilled,) = (c for c in whole.cases if c.kind == "refilled")
+    (uniform,) = (c for c in whole.cases if c.distribution == "uniform" and c.kind == "values")
+    assert refilled.refill == {"distribution": "uniform", "seed": uniform.seed}
 
 
 def test_a_suite_has_every_tile_edge(whole: Suite) -> None:

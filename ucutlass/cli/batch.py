@@ -45,6 +45,7 @@ from ucutlass.cli.search_options import ATTEMPTS, SearchOptions
 from ucutlass.cli.templates import session_template
 from ucutlass.engine.work import Engine
 from ucutlass.runtime.process_template import ProcessTemplate
+from ucutlass.sol.bounds import TimeBounds
 
 READ_AHEAD = 2
 """Problems that are read while another is judged."""
@@ -113,7 +114,13 @@ def _run_batch(
 ) -> tuple[BatchRun, str]:
     from ucutlass.agent.background_baselines import background_baselines
     from ucutlass.agent.module_processes import module_processes
-    from ucutlass.agent.optimize import Machinery, open_session, proposer_and_evaluator, with_prebuilds
+    from ucutlass.agent.optimize import (
+        Machinery,
+        bounds_of_problem,
+        open_session,
+        proposer_and_evaluator,
+        with_prebuilds,
+    )
     from ucutlass.agent.prebuild import Prebuilder, builder_pool, read_ahead, start_builder
 
     threads_take_turns_quickly()
@@ -133,8 +140,15 @@ def _run_batch(
     show.note(f"ucc: run {run.id[:16]} over {len(run.names)} problems")
     settings = batch_settings_of_json(run.about)
 
-    def open_(problem: OptimizationProblem, session: str, time: StepTime) -> OptimizationSession:
-        return open_session(journal, problem, settings.settings, local_gpu.device, session, time)
+    device = local_gpu.device
+
+    def open_(
+        problem: OptimizationProblem, session: str, time: StepTime, bounds: TimeBounds | None
+    ) -> OptimizationSession:
+        return open_session(journal, problem, settings.settings, device, session, time, bounds)
+
+    def bounds_of(problem: OptimizationProblem) -> TimeBounds | None:
+        return None if device is None or problem.checked is None else bounds_of_problem(problem, device)
 
     timing = replace(request.how.timing, baseline=settings.baseline)
     at_once = request.how.session.problems_at_once(engine.cpus, engine.gpus)
@@ -178,7 +192,7 @@ def _run_batch(
             return problem
 
         unopened = [name for name in run.names if name not in run.members]
-        opening = Opening(ahead(unopened, problem_of), open_, _on_member(request.as_json))
+        opening = Opening(ahead(unopened, problem_of), open_, _on_member(request.as_json), bounds_of)
         try:
             on_event = _on_event(run, request.as_json)
             why = work(run, opening, place_of, settings.run_budget, on_event, at_once=at_once)

@@ -23,8 +23,8 @@ from ucutlass.runtime.process_template import ProcessTemplate
 WAKE_SECONDS = 30.0
 """What a process may take to get ready, and to wait for its turn with the GPU locked."""
 
-MOST_SPARES = 3
-"""Processes that are ready once one was taken: what shares the GPU takes them faster than one is ready."""
+MOST_SPARES = 4
+"""Processes that are ready, of as many as are awaited: what shares the GPU takes them faster than one is ready."""
 
 _NOTHING = "os:getpid"
 
@@ -104,7 +104,7 @@ class GpuSlot:
         with self._lock:
             self._awaited += 1
             self._names = names
-            self._have_spares(1)
+            self._have_spares(MOST_SPARES)
             first, self._woken = not self._woken, True
         if first:
             self._wake(self._warm)

@@ -4,6 +4,7 @@ from ucutlass.reference.binding import bind
 from ucutlass.reference.expect import Expected, exact_result, expect, expect_in
 from ucutlass.reference.interpreter import evaluate, sizes_of
 from ucutlass.reference.slices import (
+    EvaluatedSlice,
     ExpectedResults,
     ReferenceSlice,
     RowSample,
@@ -14,6 +15,7 @@ from ucutlass.reference.slices import (
 )
 
 __all__ = [
+    "EvaluatedSlice",
     "Expected",
     "ExpectedResults",
     "ReferenceSlice",

@@ -13,6 +13,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -26,10 +27,17 @@ from ucutlass.reference.expect import Expected, expect, expect_in
 from ucutlass.reference.freeing import kernel_with_free_rows, separable
 from ucutlass.reference.interpreter import Argument, evaluate, open_call, sizes_of
 from ucutlass.reference.liveness import steps, unrealised
+from ucutlass.reference.repetition import Period, period_of, repeated_expected, sole_axis
 
 VALUES = 2**28
 """Most values of a program's nodes together of which a reference is computed at once: less than 10 GiB with
 temporaries. It is a constant rather than the free memory, so that a verdict is the same anywhere."""
+
+REPEATING_VALUES = 2**24
+"""Values of a program's nodes together, above which a reference looks whether the arguments repeat."""
+
+BLOCK_ELEMENTS = 2**25
+"""Elements of a result that are compared at once, about, where references repeat."""
 
 SMALL_VALUES = 2**19
 SMALL_PRODUCTS = 2**26
@@ -115,13 +123,19 @@ def expected_results(
     sizes = sizes_of(program, arguments, around)
     if _is_small(program, sizes):
         arguments = [a.cpu() if isinstance(a, Tensor) else a for a in arguments]
-    count = math.ceil(values(program, sizes) / limit)
+    value_count = values(program, sizes)
+    count = math.ceil(value_count / limit)
     freed, _ = kernel_with_free_rows(program)
+    period = _period(freed, arguments, sizes) if value_count > REPEATING_VALUES else None
     sliced_dim = _widest(freed, sizes, count) if count > 1 else None
-    if sliced_dim is None:
+    if sliced_dim is None and period is None:
         return whole_results(expect_in(program, arguments, around))
     open_call(program, arguments, around)  # whatever is wrong with the arguments is said now
     results = tuple(ResultShape(r.name, r.type.elem, shape_of(r.type, sizes)) for r in program.results)
+    if period is not None and values(program, {**sizes, period.dim: period.length}) <= limit:
+        return ExpectedResults(results, partial(_repeated_slices, freed, arguments, around, period, sizes))
+    if sliced_dim is None:
+        return whole_results(expect_in(program, arguments, around))
     return ExpectedResults(
         results, lambda: _slices(freed, arguments, around, sliced_dim, sizes[sliced_dim], count)
     )
@@ -162,12 +176,12 @@ def sampled_results(
     coordinates = torch.tensor(sorted({*sampled_rows, *edges}))
     selected = [
         a
-        if not isinstance(a, Tensor) or (axis := _axis(p.type, dim)) is None
+        if not isinstance(a, Tensor) or (axis := sole_axis(p.type, dim)) is None
         else a.index_select(axis, coordinates.to(a.device))
         for a, p in zip(arguments, kernel.params, strict=True)
     ]
     inner = {name: n for name, n in around.items() if name != dim}
-    axes = tuple(a for r in kernel.results if (a := _axis(r.type, dim)) is not None)
+    axes = tuple(a for r in kernel.results if (a := sole_axis(r.type, dim)) is not None)
     slices = (ReferenceSlice(expect_in(freed, selected, inner), axes, index=coordinates),)
     results = tuple(ResultShape(r.name, r.type.elem, shape_of(r.type, sizes)) for r in kernel.results)
     return ExpectedResults(results, lambda: slices, sampled=True)
@@ -209,7 +223,7 @@ def evaluated_slices(
         yield EvaluatedSlice(tuple(evaluate(program, arguments)))
         return
     extent, step = sizes[sliced_dim], math.ceil(sizes[sliced_dim] / min(count, sizes[sliced_dim]))
-    axes = tuple(a for r in freed.results if (a := _axis(r.type, sliced_dim)) is not None)
+    axes = tuple(a for r in freed.results if (a := sole_axis(r.type, sliced_dim)) is not None)
     for start in range(0, extent, step):
         sliced_arguments = [
             _sliced(a, p.type, sliced_dim, start, min(step, extent - start))
@@ -218,11 +232,40 @@ def evaluated_slices(
         yield EvaluatedSlice(tuple(evaluate(freed, sliced_arguments)), axes, start)
 
 
+def _period(kernel: ir.Kernel, arguments: Sequence[Argument], sizes: Sizes) -> Period | None:
+    """Returns the shortest part of the arguments that repeats along a dimension which can be sliced."""
+    sliceable = separable(kernel)
+    order = [d for d in kernel.results[0].type.dims if d in sliceable]
+    periods = (period_of(kernel, arguments, d, sizes[d]) for d in order)
+    return min((p for p in periods if p is not None), key=lambda p: p.length / sizes[p.dim], default=None)
+
+
+def _repeated_slices(
+    kernel: ir.Kernel, arguments: Sequence[Argument], around: Sizes, period: Period, sizes: Sizes
+) -> Iterator[ReferenceSlice]:
+    """Yields slices of several periods, all but the last with one and the same reference."""
+    dim, extent = period.dim, sizes[period.dim]
+    axes = tuple(a for r in kernel.results if (a := sole_axis(r.type, dim)) is not None)
+    first = [_sliced(a, p.type, dim, 0, period.length) for a, p in zip(arguments, kernel.params, strict=True)]
+    inner = {name: n for name, n in around.items() if name != dim}
+    expected = expect_in(kernel, first, inner)
+    largest = max(e.reference.numel() for e in expected)
+    length = min(extent, period.length * max(1, BLOCK_ELEMENTS // max(1, largest)))
+    block = _of_length(expected, axes, length)
+    for start in range(0, extent, length):
+        rest = min(length, extent - start)
+        yield ReferenceSlice(block if rest == length else _of_length(expected, axes, rest), axes, start)
+
+
+def _of_length(expected: Sequence[Expected], axes: Sequence[int], length: int) -> tuple[Expected, ...]:
+    return tuple(repeated_expected(e, axis, length) for e, axis in zip(expected, axes, strict=True))
+
+
 def _slices(
     kernel: ir.Kernel, arguments: Sequence[Argument], around: Sizes, dim: str, extent: int, count: int
 ) -> Iterator[ReferenceSlice]:
     step = math.ceil(extent / min(count, extent))
-    axes = tuple(a for r in kernel.results if (a := _axis(r.type, dim)) is not None)
+    axes = tuple(a for r in kernel.results if (a := sole_axis(r.type, dim)) is not None)
     for start in range(0, extent, step):
         length = min(step, extent - start)
         sliced_arguments = [
@@ -233,16 +276,10 @@ def _slices(
 
 
 def _sliced(argument: Argument, kind: ir.ParamType, dim: str, start: int, length: int) -> Argument:
-    axis = _axis(kind, dim)
+    axis = sole_axis(kind, dim)
     if axis is None or not isinstance(argument, Tensor):
         return argument
     return argument.narrow(axis, start, length)
-
-
-def _axis(kind: ir.ParamType, dim: str) -> int | None:
-    """Returns the axis that is this dimension and no other."""
-    axes = kind.axes if isinstance(kind, ir.TensorType) else ()
-    return next((i for i, axis in enumerate(axes) if axis.dims == (dim,)), None)
 
 
 # --- which dimension ------------------------------------------------------------------------

@@ -36,9 +36,10 @@ def on_gpu(
     baselines: list[dict[str, Any]],
     protocols: list[dict[str, Any]],
     bandwidth: float | None,
+    proven: bool = False,
 ) -> dict[str, Any]:
-    """Verifies the kernel, then times it against the baselines, once a protocol. `built` is a payload of
-    `ucutlass.tasks.built`.
+    """Verifies the kernel, unless the suite was `proven` of these files before, then times it against the baselines,
+    once a protocol. `built` is a payload of `ucutlass.tasks.built`.
 
     A baseline is `{"name": ..}`, of a `.ucu` file with its `program` and `built` (and `kernel`, where the file
     has several), or with why it is `refused`; of a PyTorch module with what `ucutlass.tasks.module_baseline` takes as `module` and `names`.
@@ -61,7 +62,7 @@ def on_gpu(
     return {
         "device": torch.cuda.get_device_name(),
         "machine": asdict(machine_of(torch.cuda.current_device())),
-    } | judged(kernel, Cuda(), sizes, arch, seed, baselines, chosen, bandwidth)
+    } | judged(kernel, Cuda(), sizes, arch, seed, baselines, chosen, bandwidth, proven=proven)
 
 
 def judged(
@@ -73,11 +74,14 @@ def judged(
     baselines: Sequence[Mapping[str, Any]],
     protocols: Sequence[Protocol],
     bandwidth: float | None,
+    *,
+    proven: bool = False,
 ) -> dict[str, Any]:
     """Returns `verified` and `regimes` of `on_gpu`, on any device."""
     import torch
 
-    verified = [_verified(kernel, sizes, d, seed, gpu.device) for d in ("normal", "integer")]
+    cases = () if proven else ("normal", "integer")
+    verified = [_verified(kernel, sizes, d, seed, gpu.device) for d in cases]
     regimes = []
     with torch.no_grad():
         for chosen in protocols if all(v["ok"] for v in verified) else ():

@@ -118,9 +118,10 @@ def run(
     sanitize: bool = False,
     on_result: Callable[[CaseResult], None] = lambda _: None,
     call: isolation.IsolatedCall | None = None,
+    side_by_side: int = 1,
 ) -> SuiteEvidence:
-    """Judges every case on the first GPU that torch sees; a lost case costs itself alone. `call` as in
-    `pool.run`."""
+    """Judges every case on the first GPU that torch sees; a lost case costs itself alone. `call` and `side_by_side`
+    as in `pool.run`."""
     shared = {"kernel": dict(plan.kernel), "tile": dict(plan.granularity.tile), "device": plan.device}
     results = pool.run(
         "ucutlass.tasks.verify_cases:judged",
@@ -130,6 +131,7 @@ def run(
         start_seconds=START_SECONDS,
         on_result=on_result,
         call=call,
+        side_by_side=side_by_side,
     )
     return evidence_of(plan.suite, results, sanitizers(plan) if sanitize else ())
 
@@ -147,10 +149,11 @@ def on_gpu(
     built_with: dict[str, str],
     fresh: FreshProcess,
     sanitized: Mapping[str, list[dict[str, Any]]] | None = None,
+    side_by_side: int = 1,
 ) -> dict[str, Any]:
     """Returns a plan's suite on an engine's GPU: `machine`, and `evidence` as `SuiteEvidence.to_json` writes
-    it. The first of the `fresh` processes says what machine it is and then judges cases, until it is lost with
-    one; then the next does.
+    it. The first of the `fresh` processes says what machine it is and then judges cases, `side_by_side` with others,
+    until it is lost with one; then the next does.
 
     `keys` are of the cache entries that hold the kernel's libraries, launch by launch: where this runs they
     may lie elsewhere. `sanitized` has the cases of the plan for sanitizers: then each tool runs, where the
@@ -166,23 +169,28 @@ def on_gpu(
     )
     plan = VerificationPlan({**kernel, "stages": stages}, Granularity(tile, {}, {}), entire, few, fewer)
     with fresh() as first:
-        unused = [first]
+        unused = iter([first])
 
         def call(target: str, arguments: Mapping[str, Any], **limits: Any) -> isolation.CallOutcome:
-            if unused:
-                return unused.pop().call(target, arguments, **limits)
+            if (process := next(unused, None)) is not None:
+                return process.call(target, arguments, **limits)
             with fresh() as process:
                 return process.call(target, arguments, **limits)
 
         this_machine = _machine(built_with, first.call)
-        evidence = run(plan, case_seconds=case_seconds, call=call)
+        evidence = run(plan, case_seconds=case_seconds, call=call, side_by_side=side_by_side)
     if sanitized is not None and evidence.ok:
         evidence = replace(evidence, sanitizers=sanitizers(plan))
     return {"machine": asdict(this_machine), "evidence": evidence.to_json()}
 
 
 def gpu_arguments(
-    plan: VerificationPlan, built: AnyBuilt, case_seconds: float, *, sanitized: bool = False
+    plan: VerificationPlan,
+    built: AnyBuilt,
+    case_seconds: float,
+    *,
+    sanitized: bool = False,
+    side_by_side: int = 1,
 ) -> dict[str, Any]:
     """Returns the arguments of `on_gpu`; `sanitized`: with the sanitizers."""
     cases = {"reduced": plan.reduced, "barely_reduced": plan.barely_reduced}
@@ -194,6 +202,7 @@ def gpu_arguments(
         "suite": asdict(plan.suite),
         "case_seconds": case_seconds,
         "built_with": versions_of(built),
+        "side_by_side": side_by_side,
     }
 
 
