@@ -26,6 +26,7 @@ from ucutlass.kernels.convolution.smem import (
     deep,
     end_of_tiles,
     rows_staged,
+    runs_of,
     tables_bytes,
 )
 from ucutlass.kernels.gemm.plan import F16_CHAIN, GemmProblem
@@ -107,12 +108,15 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
         raise ValueError(reason)
     layout = layout_of(convolution.epilogue_gemm(problem), how)
     stores_sums = how.phases == 1 and _stores_sums(problem, schedule, layout)
+    if schedule.halo and not stores_sums:
+        raise ValueError("runs of rows are of results that are stored from registers")
     if stores_sums:
         layout = epilogue.EpilogueLayout(layout.contiguous_mode, 1)
-    apart, contiguous_mode = how.phases > 1, epilogue.layout(problem.gemm).contiguous_mode
+    apart = how.phases > 1 or schedule.halo > 0
+    contiguous_mode = epilogue.layout(problem.gemm).contiguous_mode
     values = convolution.values(problem, layout, "int(row)" if apart else epilogue.ROW)
     values |= hopper_values(problem, schedule, end_of_tiles(problem, schedule, contiguous_mode))
-    if apart:
+    if how.phases > 1:
         # Of a cluster, `shared` is the block's own share of the staged rows.
         own = " - 4 * staged(first_row % kStageRows, 0)" if schedule.split_k > 1 else ""
         values["scattered"] = f"row_table(shared{own})"
@@ -137,6 +141,9 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
         split_k=schedule.split_k,
         reduces_rows=_reduces_rows(problem),
         stores_sums=stores_sums,
+        apart=apart,
+        halo=schedule.halo,
+        runs=runs_of(schedule),
         a_elements=" * ".join(text.extent for text in convolution.layout(problem.a)),
         b_elements=" * ".join(text.extent for text in convolution.layout(problem.b)),
         halves=2 if halved else 1,
@@ -172,7 +179,7 @@ def hopper_values(
         "groups": schedule.groups,
         "stages": schedule.stages,
         "blocks": schedule.blocks,
-        "shared_bytes": end + tables_bytes(tile_m, schedule.stages),
+        "shared_bytes": end + tables_bytes(tile_m, schedule.stages + runs_of(schedule)),
         "tables": end,
         "barriers": end + 4 * tile_m,
         "instruction_k": compute_type.k,

@@ -12,7 +12,16 @@ from torch import Tensor
 from torch.nn.functional import conv1d
 
 import ucutlass
-from tests.kernels.test_convolution_passes import FORWARD, GROUPED, LINE, STRIDED, TRANSPOSED, passed
+from tests.kernels.test_convolution_passes import (
+    BACKWARD,
+    FARTHER,
+    FORWARD,
+    GROUPED,
+    LINE,
+    STRIDED,
+    TRANSPOSED,
+    passed,
+)
 from ucutlass.ir.hardware import arch_for
 from ucutlass.runtime import verify
 from ucutlass.runtime.inputs import generate
@@ -25,6 +34,26 @@ CASES: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "strided": (passed(STRIDED, "f16x3"), {"N": 5, "H": 57, "W": 41, "C": 64, "K": 200}),
     "few channels": (passed(STRIDED, "f16x3", "fold yes"), {"N": 5, "H": 57, "W": 41, "C": 3, "K": 64}),
     "transposed": (passed(TRANSPOSED, "f16x3"), {"B": 5, "C": 64, "H": 33, "W": 31, "F": 136}),
+    "taps share rows": (
+        passed(FORWARD, "f16x3", "fold rows"),
+        {"B": 6, "C": 136, "H": 29, "W": 31, "F": 200},
+    ),
+    "taps share short rows": (
+        passed(FORWARD, "f16x3", "fold rows"),
+        {"B": 6, "C": 16, "H": 9, "W": 61, "F": 30},
+    ),
+    "mirrored taps share rows": (
+        passed(BACKWARD, "f16x3", "fold rows"),
+        {"B": 5, "C": 32, "H": 30, "W": 75, "F": 64},
+    ),
+    "taps three apart share rows": (
+        passed(FARTHER, "f16x3", "fold rows"),
+        {"B": 5, "C": 48, "L": 900, "F": 72},
+    ),
+    "taps of groups share rows": (
+        passed(GROUPED, "f16x3", "fold rows"),
+        {"B": 3, "G": 4, "C": 32, "H": 30, "W": 17, "F": 72},
+    ),
     "grouped": (passed(GROUPED, "f16x3"), {"B": 3, "G": 4, "C": 32, "H": 30, "W": 17, "F": 72}),
 }
 

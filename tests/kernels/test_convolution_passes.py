@@ -38,6 +38,13 @@ STRIDED = """kernel k(x: f32[N, H, W, C], w: f32[K, R=3, S=3, C]) -> f32[N, P=(H
 LINE = """kernel k(x: f32[B, L, C], w: f32[F, R=3, C]) -> f32[B, P=L-2, F] {
   return dot[R, C](x[L = P + R], w)
 }"""
+ACROSS = LINE.replace("f32[B, P=L-2, F]", "f32[B, F, P=L-2]")
+FARTHER = """kernel k(x: f32[B, C, L], w: f32[F, C, R=5]) -> f32[B, F, P=L-12] {
+  return dot[C, R](x[L = P + 3*R], w)
+}"""
+BACKWARD = """kernel k(x: f32[B, C, H, W], w: f32[C, F, R=3, S=5]) -> f32[B, F, P=H+2, Q=W+4] {
+  return dot[C, R, S](x[H = P - R, W = Q - S], w)
+}"""
 DILATED = """kernel k(x: f32[B, C, D, H], w: f32[C, F, R=3, S=3]) -> f32[B, F, P=2*D+1, Q=2*H+1] {
   return dot[C, R, S](x[2*D = P + 1 - 2*R, 2*H = Q + 1 - 2*S], w)
 }"""
@@ -131,6 +138,21 @@ CASES = {
     "f16x3, a sum shared by a cluster": Case(
         "f16x3", FORWARD, {"B": 1, "C": 70, "H": 8, "W": 6, "F": 20}, (64, 64, 64), 32, "split_k 2"
     ),
+    "f16x3, taps share rows": Case(
+        "f16x3", FORWARD, {"B": 2, "C": 32, "H": 6, "W": 9, "F": 20}, (192, 32, 32), 32, "fold rows"
+    ),
+    "f16x3, taps share rows of parts of the channels": Case(
+        "f16x3", FORWARD, {"B": 1, "C": 100, "H": 9, "W": 21, "F": 128}, (128, 128, 64), 64, "fold rows"
+    ),
+    "f16x3, mirrored taps share rows": Case(
+        "f16x3", BACKWARD, {"B": 2, "C": 64, "H": 5, "W": 34, "F": 40}, (192, 64, 64), 64, "fold rows"
+    ),
+    "f16x3, taps three apart share rows": Case(
+        "f16x3", FARTHER, {"B": 2, "C": 16, "L": 70, "F": 40}, (192, 64, 16), 16, "fold rows"
+    ),
+    "f16x3, taps of groups share rows": Case(
+        "f16x3", GROUPED, {"B": 2, "G": 3, "C": 16, "H": 7, "W": 8, "F": 20}, (192, 32, 16), 16, "fold rows"
+    ),
     "f16x3, rows reduced": Case(
         "f16x3", SMALLEST, {"B": 2, "C": 16, "H": 6, "W": 7, "K": 40}, (64, 64, 64), 16
     ),
@@ -145,6 +167,7 @@ QUICK = (
     "f16x3, as it lies",
     "f16x3, folded taps",
     "f16x3, transposed",
+    "f16x3, taps share rows",
 )
 
 
@@ -170,9 +193,10 @@ def test_parts_of_a_reduction_are_combined(columns: int) -> None:
     assert judge(passed(SMALLEST, "tf32x3"), sizes, arch="sm90a") == []
 
 
-def built(passes: Passes) -> tuple[Any, Planned]:
-    """The entry of a convolution of lines, and its plan."""
-    planned = plan(passed(LINE, passes), {"B": 8, "L": 12, "C": 16, "F": 16}, "sm90a")
+def built(passes: Passes, shared: bool = False) -> tuple[Any, Planned]:
+    """The entry of a convolution of lines, and its plan; `shared`: taps share rows, and positions are innermost."""
+    text = passed(ACROSS, passes, "fold rows") if shared else passed(LINE, passes)
+    planned = plan(text, {"B": 8, "L": 12, "C": 16, "F": 16}, "sm90a")
     source = emit(planned.plan, "")
     folder = Path(tempfile.mkdtemp(prefix="convolution-"))
     try:
@@ -182,16 +206,18 @@ def built(passes: Passes) -> tuple[Any, Planned]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
-def line() -> tuple[Any, Planned]:
-    return built("f16x3")
+@pytest.fixture(scope="module", params=[False, True], ids=["", "taps share rows"])
+def line(request: pytest.FixtureRequest) -> tuple[Any, Planned]:
+    return built("f16x3", request.param)
 
 
 def _convolved(line: tuple[Any, Planned], x: Tensor, w: Tensor) -> Tensor:
+    """The results, [image, position, column]."""
     entry, planned = line
-    y = torch.full((8, 10, 16), torch.nan)
+    shared = planned.request.fold == "rows"
+    y = torch.full((8, 16, 10) if shared else (8, 10, 16), torch.nan)
     assert call(entry, [x, w, y], planned.sizes, [], planned.launch) == 0
-    return y
+    return y.transpose(1, 2) if shared else y
 
 
 def _exact(x: Tensor, w: Tensor) -> Tensor:

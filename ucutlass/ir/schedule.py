@@ -73,7 +73,7 @@ FIELDS: Mapping[str, ScheduleField] = MappingProxyType(
             ScheduleField(
                 "keep", 0, ("registers", "reread", "shared"), None, "where rows lie between passes"
             ),
-            ScheduleField("fold", 0, ("no", "yes"), None, "taps count as channels", True),
+            ScheduleField("fold", 0, ("no", "yes", "rows"), None, "how taps are read", True),
             ScheduleField("blocks", 0, (), (1, 8), "blocks an SM holds", True),
         )
     }
@@ -101,7 +101,7 @@ class PartialSchedule:
     vector: int | None = None
     items: int | None = None
     keep: Literal["registers", "reread", "shared"] | None = None
-    fold: Literal["no", "yes"] | None = None
+    fold: Literal["no", "yes", "rows"] | None = None
     blocks: int | None = None
 
     def fixed(self) -> dict[str, Value]:

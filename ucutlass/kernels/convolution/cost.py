@@ -26,7 +26,14 @@ from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, wgrad_access
 from ucutlass.kernels.convolution.rules import multiplied
 from ucutlass.kernels.convolution.schedule_im2col import channel_run
 from ucutlass.kernels.convolution.schedule_wgrad import tap_run
-from ucutlass.kernels.convolution.smem import MOST_STAGES, stage_bytes, stages_held, tables_bytes
+from ucutlass.kernels.convolution.smem import (
+    MOST_STAGES,
+    main_bytes,
+    runs_of,
+    stages_beside_runs,
+    stages_held,
+    tables_bytes,
+)
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 from ucutlass.kernels.gemm.smem import sm80_memory
 from ucutlass.kernels.planned import (
@@ -251,12 +258,12 @@ def _memory(problem: ConvolutionProblem, schedule: ConvolutionSchedule) -> dict[
             return {"stages": memory.stage * stages, "epilogue": memory.epilogue}
         case Im2colSchedule() | WgradSchedule():
             m, n, _ = schedule.tile
-            stages = schedule.stages * stage_bytes(problem, schedule)
+            stages = main_bytes(problem, schedule)
             epilogue = 4 * max(_LEAST_ROWS * (n + _PAD), n * (_LEAST_ROWS + _PAD))
             return {
                 "stages": stages,
                 "epilogue": max(0, epilogue - stages),
-                "table of rows and barriers": tables_bytes(m, schedule.stages),
+                "table of rows and barriers": tables_bytes(m, schedule.stages + runs_of(schedule)),
             }
 
 
@@ -322,6 +329,9 @@ def _most_stages(
         case Sm80Schedule(tile, warp_tile, stages, _):
             memory = sm80_memory(multiplied(problem), tile, warp_tile, stages)
             return (arch.shared_memory - memory.epilogue) // memory.stage
+        case Im2colSchedule(halo=halo) if halo:
+            m, n, _ = schedule.tile
+            return stages_beside_runs(m, n, schedule.groups, schedule.part, halo, MOST_STAGES, device)
         case Im2colSchedule() | WgradSchedule():
             m, n, _ = schedule.tile
             return stages_held(m, n, schedule.groups, schedule.blocks, MOST_STAGES, device, problem.passes)

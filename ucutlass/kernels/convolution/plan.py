@@ -191,7 +191,8 @@ class Im2colSchedule:
     """Hopper's: TMA gathers the windows, wgmma multiplies. `tile` is M x N x K in elements, K in parts of
     `part` channels, `groups` the warp groups that share its rows, `blocks` those that an SM shall hold. `fold`:
     the innermost window's taps count as channels. `math` is how f32 is multiplied. `split_k` blocks of a cluster share a tile's sum and add their
-    parts through each other's shared memory."""
+    parts through each other's shared memory. `halo`, where it is not 0, are rows beyond the tile's that are gathered with
+    them, so that all taps of the innermost window read one run of rows; `stages` are then of B alone."""
 
     tile: tuple[int, int, int]
     part: int
@@ -201,6 +202,7 @@ class Im2colSchedule:
     fold: bool = False
     split_k: int = 1
     math: Passes = "tensor"
+    halo: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from ucutlass.kernels.convolution.plan_depthwise_wgrad import (
     depthwise_wgrad,
     depthwise_wgrad_schedule,
 )
+from ucutlass.kernels.convolution.plan_im2col import im2col
 from ucutlass.kernels.convolution.plan_register_tile import (
     RegisterTile,
     channels_at_once,
@@ -59,7 +60,13 @@ from ucutlass.kernels.convolution.rules import (
     ScheduleBounds,
 )
 from ucutlass.kernels.convolution.schedule import QUAD, chosen_word, request_of, resolve
-from ucutlass.kernels.convolution.schedule_im2col import folded, in_f16_parts, prepared, schedule_of
+from ucutlass.kernels.convolution.schedule_im2col import (
+    folded,
+    in_f16_parts,
+    prepared,
+    schedule_of,
+    schedule_of_runs,
+)
 from ucutlass.kernels.convolution.schedule_wgrad import folded_wgrad, prepared_wgrad, wgrad_schedule
 from ucutlass.kernels.convolution.variants import VARIANTS
 from ucutlass.kernels.gemm.plan import Math, Sm80Schedule
@@ -349,6 +356,10 @@ def _tiled(
         every = [_gathered_by_tma(pattern, sizes, device, aligned, fold, math_) for math_ in maths]
         fitting = [every[0], *(chosen for chosen in every[1:] if _holds(chosen, request))]
         hopper = _cheapest_passes(fitting, sizes, device)
+        if request.fold == "rows" and not isinstance(hopper, str):
+            hopper = _by_runs(hopper, sizes, device)
+            if isinstance(hopper, str):
+                return broken(VARIANT_RULES, ChosenWord("cooperative", hopper))
     if not isinstance(hopper, str) and (warps == "cooperative" or whole.compute_type != F32):
         return hopper
     if warps == "cooperative":
@@ -383,6 +394,8 @@ def _maths(request: PartialSchedule, problem: ConvolutionProblem) -> tuple[Field
     f16 parts."""
     if request.math is not None or problem.compute_type != F32:
         return (request.math,)
+    if request.fold == "rows":
+        return ("f16x3",)
     if request.tile is not None:
         return ("f16x3",) if request.tile[2] == DEPTH_OF_F16 else (None,)
     return (None, "f16x3")
@@ -540,14 +553,24 @@ def _hopper(
 def _gathered_windows(
     problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device, fold: bool, by_rows: bool
 ) -> _Chosen | str:
-    im2col = folded(problem, sizes, by_rows) if fold else prepared(problem, sizes, by_rows)
-    schedule = im2col if isinstance(im2col, str) else schedule_of(*im2col, sizes, device)
-    if isinstance(im2col, str) or isinstance(schedule, str):
+    gathered_ = folded(problem, sizes, by_rows) if fold else prepared(problem, sizes, by_rows)
+    schedule = gathered_ if isinstance(gathered_, str) else schedule_of(*gathered_, sizes, device)
+    if isinstance(gathered_, str) or isinstance(schedule, str):
         return str(schedule)
     passes = {"tensor": "", "tf32x3": " in three TF32 passes", "f16x3": " in three f16 passes"}
-    why = f"TMA gathers the windows, wgmma multiplies{passes[im2col[0].passes]}"
-    notes = (Note("", "im2col", why), *_packs(im2col[0]))
-    return im2col[0], schedule, 1, notes
+    why = f"TMA gathers the windows, wgmma multiplies{passes[gathered_[0].passes]}"
+    notes = (Note("", "im2col", why), *_packs(gathered_[0]))
+    return gathered_[0], schedule, 1, notes
+
+
+def _by_runs(chosen: _Chosen, sizes: tuple[int, ...], device: Device) -> _Chosen | str:
+    """The kernel of TMA and wgmma whose taps along the innermost window share rows, or why they cannot."""
+    problem, schedule, splits, notes = chosen
+    how = im2col(problem)
+    if not isinstance(schedule, Im2colSchedule) or isinstance(how, str):
+        return "rows are shared by windows of a sum over channels"
+    runs = schedule_of_runs(problem, how, sizes, device)
+    return runs if isinstance(runs, str) else (problem, runs, splits, notes)
 
 
 def _packs(problem: ConvolutionProblem) -> tuple[Note, ...]:

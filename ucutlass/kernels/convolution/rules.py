@@ -29,7 +29,7 @@ from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.plan_register_tile import MOST_BYTES, shared_bytes
 from ucutlass.kernels.convolution.problem import offsets
 from ucutlass.kernels.convolution.schedule_im2col import MOST_BLOCKS, SPLITS, TILES, _taps, channel_run
-from ucutlass.kernels.convolution.smem import stages_held
+from ucutlass.kernels.convolution.smem import stages_beside_runs, stages_held
 from ucutlass.kernels.gemm.plan import GemmProblem, LaunchParameters, Sm80Schedule
 from ucutlass.kernels.gemm.problem import Shape
 from ucutlass.kernels.gemm.rules import BY_CODE
@@ -153,6 +153,9 @@ def most_stages(
     assert isinstance(how, Im2col)
     run = channel_run(bounds.problem, how, bounds.sizes)
     parts = math.prod(_taps(s, bounds.sizes) for s in how.space) * -(-run // own.part)
+    if own.halo:
+        stages = stages_beside_runs(tile[0], tile[1], groups, own.part, own.halo, parts, bounds.device)
+        return stages if blocks == 1 else 0
     return stages_held(
         tile[0],
         tile[1],
@@ -239,11 +242,12 @@ def _stages_and_blocks(c: ConvolutionCandidate[Im2colSchedule]) -> Breach | None
 def _split_k(c: ConvolutionCandidate[Im2colSchedule]) -> Breach | None:
     split_k = c.schedule.split_k
     reduces = any(isinstance(o, Reduction) for o in c.bounds.problem.gemm.outputs)
-    legal = (1,) if reduces else SPLITS
+    legal = (1,) if reduces or c.own.halo else SPLITS
     if split_k in legal:
         return None
     best = min(legal, key=lambda n: abs(n - split_k))
     why = "a result that is reduced is not split" if reduces else "blocks of a cluster share it"
+    why = "a sum by shared rows is not split" if c.own.halo else why
     return Breach(
         f"split_k {split_k} is not {' or '.join(map(str, legal))}: {why}",
         f"use `split_k {best}`",

@@ -81,7 +81,7 @@ def request_of(s: ConvolutionSchedule, launch: tuple[int, ...]) -> PartialSchedu
                 warps="cooperative",
                 tile=tile,
                 stages=stages if stages > 1 else None,
-                fold="yes" if s.fold else None,
+                fold="yes" if s.fold else "rows" if s.halo else None,
                 blocks=blocks,
                 math=None if math_ == "tensor" else math_,
                 split_k=split_k if split_k > 1 else None,
@@ -170,6 +170,11 @@ def _im2col(bounds: ScheduleBounds, own: Im2colSchedule, r: PartialSchedule) -> 
     tile = r.tile or own.tile
     groups = own.groups if tile[0] == own.tile[0] else GROUPS.get(tile[0], 1)
     split_k = r.split_k if isinstance(r.split_k, int) else own.split_k
+    if own.halo:
+        most = most_stages(bounds, own, tile, groups, 1, split_k)
+        return replace(
+            own, tile=tile, groups=groups, blocks=r.blocks or 1, stages=r.stages or most, split_k=split_k
+        )
     held = {b: most_stages(bounds, own, tile, groups, b, split_k) for b in range(1, MOST_BLOCKS + 1)}
     fits = [b for b in (*range(own.blocks, 0, -1), *range(own.blocks + 1, MOST_BLOCKS + 1)) if held[b] > 0]
     blocks = r.blocks or next(iter(fits), own.blocks)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from ucutlass.ir.elements import F16, F32
 from ucutlass.ir.extents import Combined, Extent, Fixed, Free, evaluate
 from ucutlass.ir.hardware import Device
-from ucutlass.kernels.access import Reduction
+from ucutlass.kernels.access import Reduction, Store
 from ucutlass.kernels.convolution.plan import (
     ConvolutionProblem,
     Fold,
@@ -22,7 +22,7 @@ from ucutlass.kernels.convolution.plan import (
     unit_dim,
 )
 from ucutlass.kernels.convolution.plan_im2col import MOST_AXES, Im2col, Space, im2col
-from ucutlass.kernels.convolution.smem import rows_of_tiles, stages_held
+from ucutlass.kernels.convolution.smem import rows_of_tiles, stages_beside_runs, stages_held
 
 WGMMA_TYPES = ("f16", "bf16", "tf32", "f32")
 """Compute types that wgmma multiplies here, f32 in three TF32 passes."""
@@ -61,6 +61,15 @@ SPLIT_TILES = ((192, 64, 3), (128, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64,
 
 F16X3_TILES = ((128, 128, 2), (192, 64, 3), (128, 64, 2), (64, 128, 1), (64, 64, 1))
 """Those of three f16 passes: a thread has three sums of 64 rows of a warp group."""
+
+RUN_TILES = ((128, 128, 2), (192, 64, 3), (192, 32, 3))
+"""Those whose taps along the innermost window share rows, in three f16 passes."""
+
+RUN_SHARE = MappingProxyType({128: 1.0, 64: 1.1, 32: 1.5})
+"""What a column of such a tile takes, by its columns."""
+
+MOST_HALO = 32
+"""Rows of a run beyond its tile."""
 
 MOST_BLOCKS = 6
 
@@ -356,6 +365,38 @@ def schedule_of(
             s = Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks, fold, split_k, passes)
             priced.append((_schedule_clocks(s, m, n, batch, stages, device), len(priced), s))
     return min(priced)[-1]
+
+
+def schedule_of_runs(
+    problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, ...], device: Device
+) -> Im2colSchedule | str:
+    """The tile whose taps along the innermost window share runs of rows, or why they do not."""
+    window = how.space[0]
+    stored = all(isinstance(o, Store) and o.access.contiguous == "m" for o in problem.gemm.outputs)
+    if problem.passes != "f16x3" or how.phases > 1 or how.fold is not None or not stored:
+        return "rows are shared in three f16 passes, of results whose rows are neighbours in memory"
+    if window.tap_dim is None or window.step != 1:
+        return "the innermost window has no taps one step apart"
+    halo = -(-abs(window.tap) * (sizes[window.tap_dim] - 1) // 8) * 8
+    if not 0 < halo <= MOST_HALO:
+        return f"the innermost window is {halo} rows long, not 8 to {MOST_HALO}"
+    channels = channel_run(problem, how, sizes)
+    parts = [p for p in (64, 32, 16) if how.group is None or channels % p == 0]
+    if not parts:
+        return f"groups of {channels} channels are no whole rows of 32 bytes"
+    part = min(parts, key=lambda p: (-(-channels // p) * (p + 8), -p))  # a step waits for barriers besides
+    taps = math.prod(_taps(s, sizes) for s in how.space)
+    steps = taps * -(-channels // part)
+    n = math.prod(sizes[d] for d in problem.n)
+    priced = [
+        (math.ceil(n / tile_n) * tile_n * RUN_SHARE[tile_n], held, tile_m, tile_n, groups)
+        for tile_m, tile_n, groups in RUN_TILES
+        if (held := stages_beside_runs(tile_m, tile_n, groups, part, halo, steps, device))
+    ]
+    if not priced:
+        return "no tile of shared rows fits"
+    _, held, tile_m, tile_n, groups = min(priced)
+    return Im2colSchedule((tile_m, tile_n, part), part, held, groups, 1, math="f16x3", halo=halo)
 
 
 def _schedule_clocks(s: Im2colSchedule, m: float, n: int, batch: int, steps: int, device: Device) -> float:

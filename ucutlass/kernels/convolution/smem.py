@@ -25,6 +25,27 @@ def stage_bytes(problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSch
     return rows_of_tiles(m, n, problem.passes) * k * problem.a.read.bytes
 
 
+def runs_of(schedule: Im2colSchedule | WgradSchedule) -> int:
+    """Returns the runs of A's rows that a block holds: fewer of the longest rows, 128 bytes of f16."""
+    if isinstance(schedule, WgradSchedule) or schedule.halo == 0:
+        return 0
+    return runs_held(schedule.part)
+
+
+def runs_held(part: int) -> int:
+    """Returns the runs of rows of so many f16 that a block holds."""
+    return 2 if part == 64 else 4
+
+
+def main_bytes(problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSchedule) -> int:
+    """Returns the bytes of all stages, and of the runs of A's rows where these are rings of their own."""
+    if isinstance(schedule, WgradSchedule) or schedule.halo == 0:
+        return schedule.stages * stage_bytes(problem, schedule)
+    m, n, _ = schedule.tile
+    rows = runs_of(schedule) * (m + schedule.halo) + schedule.stages * n
+    return 2 * rows * schedule.part * problem.a.read.bytes
+
+
 def rows_of_tiles(tile_m: int, tile_n: int, passes: Passes) -> int:
     """Returns the rows of a stage: f32 has a tile of each part of B, and in f16 passes of A."""
     parts_of_a, parts_of_b = {"tensor": (1, 1), "tf32x3": (1, 2), "f16x3": (2, 2)}[passes]
@@ -36,7 +57,7 @@ def rows_staged(
 ) -> int:
     """Returns the most rows that the epilogue takes at a time in the stages' bytes, which lie side by side
     along N or along M."""
-    rows, main = schedule.tile[0], schedule.stages * stage_bytes(problem, schedule)
+    rows, main = schedule.tile[0], main_bytes(problem, schedule)
     whole = isinstance(schedule, WgradSchedule)
     while rows > 32 and staged_bytes(problem.gemm, rows, schedule.tile[1], contiguous_mode) > main:
         if whole and rows % 64:
@@ -52,7 +73,7 @@ def end_of_tiles(
 ) -> int:
     """Returns the bytes of the stages or the epilogue, whichever are more, behind which the table of rows and
     the barriers lie."""
-    main = schedule.stages * stage_bytes(problem, schedule)
+    main = main_bytes(problem, schedule)
     rows = rows_staged(problem, schedule, contiguous_mode)
     return (max(main, staged_bytes(problem.gemm, rows, schedule.tile[1], contiguous_mode)) + 15) // 16 * 16
 
@@ -67,7 +88,8 @@ def shared_bytes(
     problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSchedule, contiguous_mode: ContiguousMode
 ) -> int:
     """Returns the dynamic shared memory of a thread block."""
-    return end_of_tiles(problem, schedule, contiguous_mode) + tables_bytes(schedule.tile[0], schedule.stages)
+    barriers = schedule.stages + runs_of(schedule)
+    return end_of_tiles(problem, schedule, contiguous_mode) + tables_bytes(schedule.tile[0], barriers)
 
 
 CONSUMER_REGISTERS: Mapping[int, int] = MappingProxyType({1: 232, 2: 240, 3: 160})
@@ -89,6 +111,19 @@ def _registers(tile_m: int, tile_n: int, groups: int, passes: Passes) -> int:
     parts of 64 x 32 elements of A, those of f16 another sum, of the parts' cross products."""
     sums = tile_m * tile_n // (128 * groups)
     return {"tensor": sums + 28, "tf32x3": 2 * sums + 48 + 36, "f16x3": 3 * sums + 40}[passes]
+
+
+def stages_beside_runs(
+    tile_m: int, tile_n: int, groups: int, part: int, halo: int, steps: int, device: Device
+) -> int:
+    """Returns the stages of B that fit beside runs of A's rows in f16 parts, one tap of so many channels each, no more
+    than there are steps; 0 where there is no room for two."""
+    if _registers(tile_m, tile_n, groups, "f16x3") > CONSUMER_REGISTERS[groups]:
+        return 0
+    runs = runs_held(part)
+    available = device.shared_memory - RESERVED - tables_bytes(tile_m, MOST_STAGES + runs) - 64
+    fit = (available - runs * 4 * (tile_m + halo) * part) // (4 * tile_n * part)
+    return min(fit, MOST_STAGES, max(2, steps)) if fit >= 2 else 0
 
 
 def stages_held(
