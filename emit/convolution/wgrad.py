@@ -14,6 +14,7 @@ from ucutlass.emit import text
 from ucutlass.emit.convolution import im2col as conv_sm90
 from ucutlass.emit.convolution import operands as convolution
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
+from ucutlass.ir.elements import TF32
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, WgradSchedule
 from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, padded, wgrad_access
@@ -23,8 +24,8 @@ from ucutlass.kernels.gemm.plan import GemmProblem
 WGMMA_TYPES = ("f16", "bf16")
 """Compute types that wgmma takes with K outside."""
 
-ROWS = {128: 64, 64: 32, 32: 16}
-"""Channels of a part by bytes of its rows."""
+ROW_BYTES = (128, 64, 32)
+"""Of a part's channels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
     values = convolution.values(problem, layout, "int(row)")
     values |= conv_sm90.hopper_values(problem, schedule, end_of_tiles(problem, schedule, contiguous_mode))
     values["modifiers"] = ", 1, 1, 1, 1"
+    values["synchronous"] = problem.compute_type == TF32
+    values["row_columns"] = 128 // problem.b.read.bytes
     values["stage_elements"] = "0"
     values["m"] = " * ".join(
         [*(r.taps for r in spatial_axes if r.batch is None), f"ceil_div({run}, kPart) * kPart"]
@@ -109,13 +112,13 @@ def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
 def check(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
     """Why the template cannot take this schedule, or ""."""
     m, n, k = schedule.tile
-    if problem.compute_type.name not in WGMMA_TYPES or problem.gemm.accumulate != "f32":
-        return f"{problem.compute_type.name} accumulated in {problem.gemm.accumulate} has no wgmma with K outside"
+    if problem.compute_type.name not in (*WGMMA_TYPES, TF32.name) or problem.gemm.accumulate != "f32":
+        return f"{problem.compute_type.name} accumulated in {problem.gemm.accumulate} is not multiplied with K outside"
     if any(isinstance(o, Reduction) for o in problem.gemm.outputs):
         return "rows that lie apart are not reduced"
     if m % (64 * schedule.groups) or n % 64 or not 64 <= n <= 256:
         return f"tile {m}x{n} is not whole instructions of {schedule.groups} groups and rows of 128 bytes"
-    if schedule.part not in ROWS.values() or k % 16 or not 16 <= k <= 256:
+    if schedule.part * problem.a.read.bytes not in ROW_BYTES or k % 16 or not 16 <= k <= 256:
         return f"parts of {schedule.part} channels are no rows of 32 to 128 bytes, or K {k} no whole steps"
     return ""
 

@@ -146,8 +146,10 @@ def _hopper(found: re.Match[str]) -> str:
 
 def _windows(found: re.Match[str]) -> str:
     """The device functions of `emulator_im2col.h`, told the elements and which way operands lie."""
-    compute_type, after = re.findall(r"\.f32\.(\w+)\.\w+ .*?p(, 1, 1[, 01]*);", found[0], re.DOTALL)[0]
+    products = re.findall(r"\.f32\.(\w+)\.\w+ .*?p(, 1, 1[, 01]*);", found[0], re.DOTALL)
+    compute_type, after = products[0] if products else ("tf32", "")
     defines = {
+        "EMU_WGMMA": bool(products),
         "EMU_BF16": compute_type == "bf16",
         "EMU_ELEMENT": 4 if compute_type == "tf32" else 2,
         "EMU_ACROSS": after in (", 1, 1, 0, 1", ", 1, 1, 1, 1"),

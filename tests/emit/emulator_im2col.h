@@ -120,6 +120,7 @@ inline double across_k(uint64_t d, int column, int k, bool bf16 = EMU_BF16) {
   int const bytes = 256 >> (d >> 62), wide = bytes / 2;
   return value_at(place((uint32_t(d & 0x3FFF) << 4) + column / wide * (uint32_t(d >> 16 & 0x3FFF) << 4) + k / 8 * (uint32_t(d >> 32 & 0x3FFF) << 4) + k % 8 * bytes + column % wide * 2, bytes), bf16);
 }
+#if EMU_WGMMA
 inline void wgmma(float* d, uint64_t a, uint64_t b, int scale_d, bool bf16 = EMU_BF16) {
   int const thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
   constexpr int kDepth = 32 / EMU_ELEMENT;
@@ -145,4 +146,5 @@ inline void wgmma(float* d, uint32_t const* a, uint64_t b, int scale_d) {
     d[i] = float(sum);
   }
 }
+#endif
 #pragma GCC pop_options

@@ -215,6 +215,43 @@ def test_depthwise_slides() -> None:
     assert along.schedule == DirectSchedule(8, 8, 4, True)
 
 
+@pytest.mark.parametrize(
+    ("channels", "element", "schedule"),
+    [(18, "bf16", Sm80Schedule), (36, "f16", Sm80Schedule), (40, "bf16", Im2colSchedule)],
+)
+def test_few_channels_that_end_within_16_bytes_are_read_as_they_lie(
+    channels: int, element: str, schedule: type
+) -> None:
+    text = f"""kernel k(x: {element}[N, H, W, C], w: {element}[K, R=3, S=3, C]) -> {element}[N, P=H, Q=W, K] {{
+  return dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w)
+}}"""
+    sizes = {"N": 32, "H": 56, "W": 56, "C": channels, "K": channels}
+    assert isinstance(_conv(plan(text, sizes, "sm90a")).schedule, schedule)
+
+
+def test_rows_of_tf32_are_as_few_as_they_can_be() -> None:
+    text = """kernel k(x: f32[N, H, W, C], w: f32[K, R=3, S=3, C]) -> f32[N, P=H, Q=W, K] {
+  return dot[R, S, C](tf32(x[H = P + R - 1, W = Q + S - 1]), tf32(w))
+}"""
+    for channels, part in ((36, 32), (72, 32), (48, 16)):
+        schedule = _conv(plan(text, {"N": 16, "H": 28, "W": 28, "C": channels, "K": 64}, "sm90a")).schedule
+        assert isinstance(schedule, Im2colSchedule) and schedule.part == part
+
+
+def test_threads_of_depthwise_layers_have_fewer_results_where_these_are_few() -> None:
+    text = """kernel k(x: bf16[N, H, W, C], w: bf16[C, R=T, S=T]) -> bf16[N, P=H, Q=W, C] {
+  return dot[R, S](x[H = P + R - T//2, W = Q + S - T//2], w)
+}"""
+    for taps, sizes, width, rows in (
+        (5, {"N": 32, "H": 28, "W": 28, "C": 240}, 4, 8),
+        (7, {"N": 32, "H": 56, "W": 56, "C": 96}, 8, 8),
+        (3, {"N": 32, "H": 14, "W": 14, "C": 512}, 4, 4),
+    ):
+        written = text.replace("T//2", str(taps // 2)).replace("=T", f"={taps}")
+        schedule = _conv(plan(written, sizes, "sm90a")).schedule
+        assert isinstance(schedule, DirectSchedule) and (schedule.width, schedule.rows) == (width, rows)
+
+
 def test_tensors_that_are_not_aligned_are_read_by_fewer() -> None:
     checked = frontend.read_text(PROGRAMS["f16 strided"][0])
     program = frontend.kernel(checked)

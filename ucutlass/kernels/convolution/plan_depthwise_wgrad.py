@@ -108,4 +108,5 @@ def depthwise_wgrad_schedule(
     lanes = side_by_side[0] if how.adjacent else 1
     rows = 8 if not how.adjacent or how.rows.step == 1 else 4
     rows = min(rows, 1 << max(0, sizes[problem.k[how.rows.k]] - 1).bit_length())
-    return DepthwiseWgradSchedule(width, rows, lanes, 128, (how.rows.taps, how.columns.taps))
+    threads = 128 if how.adjacent else 256
+    return DepthwiseWgradSchedule(width, rows, lanes, threads, (how.rows.taps, how.columns.taps))

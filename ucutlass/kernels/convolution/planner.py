@@ -82,7 +82,7 @@ MOST_TAPS = 7
 """Of a window whose weights a thread of the direct kernel holds in registers."""
 
 FEW_TAPS = 3
-"""Of a window along which a thread of the direct kernel holds more than four results."""
+"""Of a window: along windows two apart a thread of the direct kernel holds more than four results of so few taps."""
 
 MOST_ITEMS, ITEM_SUMS = 8, 32
 """Lines of results that a thread of the direct kernel computes at most, and the sums that it keeps of all."""
@@ -102,11 +102,18 @@ register tiles."""
 DEPTH_OF_F16 = 64
 """Products of K of a tile of f16 parts: a row of 128 bytes, as all tiles of TMA and wgmma are deep."""
 
-LEAST_THREADS = 512
+BUSY_THREADS, LEAST_VECTOR = 800, 8
+"""Of the direct kernel an SM, below which a thread has fewer results of channels that lie innermost, and the bytes of
+neighbours that it keeps at least."""
+
+LEAST_THREADS = 384
 """Of the direct kernel an SM, below which a thread computes fewer lines."""
 
 LONG_SUM, MOST_SPLITS = 64, 128
 """Steps of a sum in parts from which a step has 32 products of f32 or TF32 (four gradients of weights on an H100: 4 to 25 % less), and its parts."""
+
+MOST_RAGGED = 48
+"""Channels that are no whole rows up to which the multistage kernel is taken."""
 
 COPY_BYTES = 4
 """The least that cp.async moves."""
@@ -212,12 +219,10 @@ def _direct(
         schedule = DirectSchedule(width, rows, own, True, items=items, item_taps=item_taps, wide=wide)
     else:
         slides = across_mode(problem_) >= 0 and axis_stride(problem_, problem_.a, width > 1) != "kStep"
-        across = slide(problem_, across_mode(problem_))
         taps = _taps(problem_, across_mode(problem_), sizes, fixed) if slides else 0
         rows = _rows(problem_, taps, sizes) if slides else 1
-        if across is not None and across.scale > 1:  # not timed: where the schedule says `rows`
-            rows, taps = 1, 0
-        schedule = DirectSchedule(width, rows, taps)
+        width, rows = _busy(problem_, width, rows, taps, sizes, device)
+        schedule = DirectSchedule(width, rows, taps if rows > 1 else 0)
     why = "one multiply-add for each product: no two results of a tile share both operands"
     return problem_, schedule, 1, (Note("", "direct", why),)
 
@@ -285,13 +290,32 @@ def _lines_are_aligned(
 
 def _rows(problem: ConvolutionProblem, taps: int, sizes: tuple[int, ...]) -> int:
     """Results of a thread along a window: of few taps as many as its registers hold (read off an H200: 8, of
-    windows two apart 7), where they divide the results nearly."""
+    windows two apart 7; and off an H100: 8 of gradients of such windows), where they divide the results nearly."""
     moving = slide(problem, across_mode(problem))
-    most = FEW_TAPS if moving is not None and moving.step > 1 else MOST_TAPS
-    if moving is None or not 0 < taps <= most or moving.step > 2 or moving.scale > 1:
+    if moving is None:
         return 4
+    most = FEW_TAPS if moving.step > 1 else MOST_TAPS
+    usual = next((rows for rows in (4, 1) if moving.repeats(rows)), 1)
+    if not 0 < taps <= most or moving.step > 2:
+        return usual
     rows, (dim,) = (8, 7)[moving.step - 1], problem.batch[across_mode(problem)]
-    return rows if math.ceil(sizes[dim] / rows) * rows <= 1.15 * sizes[dim] else 4
+    whole = math.ceil(sizes[dim] / rows) * rows <= 1.15 * sizes[dim]
+    return rows if whole and moving.repeats(rows) else usual
+
+
+def _busy(
+    problem: ConvolutionProblem, width: int, rows: int, taps: int, sizes: tuple[int, ...], device: Device
+) -> tuple[int, int]:
+    """The neighbours and rows of a thread, fewer where threads would be few: of small windows fewer rows, of others
+    fewer neighbours (read off an H100 with eight layers)."""
+    enough = BUSY_THREADS * device.sms
+    results = math.prod(sizes[d] for run in problem.batch for d in run)
+    if rows < 8 or results >= width * rows * enough:
+        return width, rows
+    if taps <= FEW_TAPS:
+        rows = 4
+    wide = width * problem.a.elem.bytes >= 2 * LEAST_VECTOR
+    return (width // 2 if wide and results < width * rows * enough else width), rows
 
 
 def _taps(problem: ConvolutionProblem, mode: int, sizes: tuple[int, ...], fixed: set[int]) -> int:
@@ -349,11 +373,16 @@ def _tiled(
     """Hopper's kernel where TMA gathers the problem, in f32 where that is estimated faster, else the multistage
     one; or the one that `warps` means, or why that cannot be."""
     whole = convolution_problem(pattern, sizes, aligned)
+    if warps is None and not request.fixed() and _ends_within_rows(whole, sizes):
+        warps = "multistage"
     hopper: _Chosen | str = "before Hopper"
     if arch.wgmma and warps != "multistage":
         fold = request.fold == "yes"
         maths = _maths(request, whole)
-        every = [_gathered_by_tma(pattern, sizes, device, aligned, fold, math_) for math_ in maths]
+        every = [
+            _gathered_by_tma(pattern, sizes, device, aligned, fold, math_, warps == "cooperative")
+            for math_ in maths
+        ]
         fitting = [every[0], *(chosen for chosen in every[1:] if _holds(chosen, request))]
         hopper = _cheapest_passes(fitting, sizes, device)
         if request.fold == "rows" and not isinstance(hopper, str):
@@ -387,6 +416,16 @@ def _tiled(
         splits,
         (Note("", "multistage", f"tiles are gathered by cp.async: {why}"), *notes),
     )
+
+
+def _ends_within_rows(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> bool:
+    """Whether channels of 16 bits are few and would be copied, as they end within the 16 bytes that TMA's strides are
+    multiples of: the multistage kernel reads them as they lie, an H100 took half of the time."""
+    channel = summed_channel(problem, sizes)
+    if channel is None or problem.compute_type.bytes != 2 or unit_dim(problem.a) != channel:
+        return False
+    channels = sizes[channel]
+    return FEW_CHANNELS < channels <= MOST_RAGGED and 2 * channels % 16 > 0 and 2 * channels % COPY_BYTES == 0
 
 
 def _maths(request: PartialSchedule, problem: ConvolutionProblem) -> tuple[FieldMath | None, ...]:
@@ -431,17 +470,18 @@ def _gathered_by_tma(
     aligned: tuple[bool, ...] | None,
     fold: bool,
     math_: FieldMath | None,
+    synchronous: bool,
 ) -> _Chosen | str:
     """A kernel of TMA and wgmma, its operands as the program has them, read along other positions, or exchanged."""
     whole = convolution_problem(pattern, sizes, aligned)
-    hopper = _hopper(whole, sizes, device, fold, math_)
+    hopper = _hopper(whole, sizes, device, fold, math_, synchronous)
     if isinstance(hopper, str):
         others = convolution_problem(pattern, sizes, aligned, positions=True)
-        windows = hopper if others == whole else _hopper(others, sizes, device, fold, math_)
+        windows = hopper if others == whole else _hopper(others, sizes, device, fold, math_, synchronous)
         hopper = hopper if isinstance(windows, str) else windows
     if isinstance(hopper, str) and pattern.b.windowed and not pattern.a.windowed:
         other = convolution_problem(exchanged(pattern), sizes, aligned)
-        swapped = _hopper(other, sizes, device, fold, math_)
+        swapped = _hopper(other, sizes, device, fold, math_, synchronous)
         hopper = hopper if isinstance(swapped, str) else swapped
     return hopper
 
@@ -530,9 +570,10 @@ def _hopper(
     device: Device,
     fold: bool,
     math_: FieldMath | None = None,
+    synchronous: bool = False,
 ) -> _Chosen | str:
     """A kernel of TMA and wgmma, or why none takes the problem: windows of a sum over channels, or those of
-    a sum over the positions where they stand."""
+    a sum over the positions where they stand, in TF32 where `synchronous` by mma.sync."""
     problem = _in_parts(whole, math_)
     if isinstance(problem, str):
         return problem
@@ -540,7 +581,7 @@ def _hopper(
     if fold or not isinstance(chosen, str):
         return chosen
     gradient = prepared_wgrad(problem, sizes)
-    if isinstance(gradient, str):
+    if isinstance(gradient, str) or (problem.compute_type == TF32 and not synchronous):
         by_rows = _gathered_windows(problem, sizes, device, fold, by_rows=True)
         return chosen if isinstance(by_rows, str) else by_rows
     prepared_ = [w for w in (folded_wgrad(problem, sizes), gradient) if not isinstance(w, str)]

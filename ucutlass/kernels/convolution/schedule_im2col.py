@@ -36,6 +36,9 @@ SHORTEST_ROW = 32
 ROW_BYTES = (128, 64, 32)
 """Of channels that TMA gathers at a time."""
 
+WHOLE_ROWS = False
+"""Whether channels that are copied are padded to whole rows of TMA's. Not yet timed."""
+
 FEW_BYTES = 32
 """Bytes of padded channels up to which taps are folded."""
 
@@ -123,6 +126,8 @@ def prepared(
         b = replace(ordered(b, _order_b(problem, channel), False), split=True)
     elif not _reads_across(problem):
         b = ordered(b, _order_b(problem, channel), unit_dim(b) == channel)
+    if WHOLE_ROWS and a.pack is not None and problem.compute_type != F32:
+        a = replace(a, pad=_whole_rows(sizes[channel], size))
     if few:  # zeros beside them cost less than the multistage kernel
         a, b = (replace(operand, pad=SHORTEST_ROW // size) for operand in (a, b))
     k = (*(d for d in problem.k if d != channel), channel)
@@ -138,6 +143,12 @@ def prepared(
     if how.phases > 1 and any(isinstance(o, Reduction) for o in problem.gemm.outputs):
         return "rows that lie apart are not reduced"
     return too_far(ready, how, sizes) or (ready, how)
+
+
+def _whole_rows(channels: int, size: int) -> int:
+    """Of what a copy's channels are made a multiple, so that all of TMA's rows of them are whole and few."""
+    rows = [row // size for row in ROW_BYTES]
+    return min(rows, key=lambda r: (math.ceil(channels / r), math.ceil(channels / r) * r))
 
 
 def in_f16_parts(problem: ConvolutionProblem) -> ConvolutionProblem:
@@ -348,8 +359,8 @@ def schedule_of(
     part = next(p for p in parts if -(-padded // p) * p <= 1.15 * least)
     if problem.passes == "f16x3" and how.fold is None and how.group is None:
         part = _part_of_f16(padded)
-    elif size == 2 and how.fold is None:
-        part = min(parts, key=lambda p: _row_clocks(padded, p, problem.passes))
+    elif how.fold is None and (size == 2 or problem.passes == "tensor"):
+        part = min(parts, key=lambda p: (_row_clocks(padded, p, problem.passes), -(-padded // p) * p))
     depth = 128 // size
     m, n, batch, stages = extents_of(problem, how, part, depth, sizes)
     passes = problem.passes

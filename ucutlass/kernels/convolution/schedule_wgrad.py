@@ -5,12 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from ucutlass.ir.elements import TF32
 from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess, WgradSchedule, unit_dim
 from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, wgrad_access
-from ucutlass.kernels.convolution.schedule_im2col import FoldedPlaces, clocks, fold_of, ordered, out_of_reach
+from ucutlass.kernels.convolution.schedule_im2col import (
+    ROW_BYTES,
+    FoldedPlaces,
+    clocks,
+    fold_of,
+    ordered,
+    out_of_reach,
+)
 from ucutlass.kernels.convolution.smem import stages_held
 
 WGMMA_TYPES = ("f16", "bf16")
@@ -30,8 +38,11 @@ TILES = (
 )
 """Tiles, M x N, and the warp groups that share them."""
 
-DEPTH = 64
-"""Places of a stage."""
+TF32_TILES = ((128, 128, 2), (128, 128, 1), (128, 64, 2), (128, 64, 1), (64, 128, 1), (64, 64, 1))
+"""Those that mma.sync multiplies in TF32: a warp has half of the columns."""
+
+ROW = 128
+"""Bytes of a row of a stage's tiles as the stages are counted: positions of a stage are as many elements."""
 
 MOST_BLOCKS = 4
 MOST_PARTS = 256
@@ -56,11 +67,35 @@ class Finish:
 FINISH = Finish()
 
 
+@dataclass(frozen=True, slots=True)
+class Synchronous:
+    """Clocks of an SM where mma.sync multiplies in TF32: multiplications and bytes of shared memory a clock, the share
+    of the shorter of both that shows, how much longer fewer than so many warps take, and what a launch and a block take
+    besides. Not fitted."""
+
+    rate: float = 512.0
+    bytes: float = 128.0
+    overlap: float = 0.3
+    warps: int = 8
+    alone: float = 1.4
+    launch: float = 4400.0
+    wave: float = 2500.0
+
+
+SYNCHRONOUS = Synchronous()
+
+REGISTERS, MOST_REGISTERS = 16384, 255
+"""Of a quarter of an SM, and of a thread."""
+
+ADDRESSES = 48
+"""Registers of a thread beside its sums and fragments where mma.sync multiplies."""
+
+
 def prepared_wgrad(
     problem: ConvolutionProblem, sizes: tuple[int, ...]
 ) -> tuple[ConvolutionProblem, WgradAccess] | str:
     """The problem with operands in an order that TMA gathers, or why there is none."""
-    if problem.compute_type.name not in WGMMA_TYPES or problem.gemm.accumulate != "f32":
+    if problem.compute_type.name not in (*WGMMA_TYPES, TF32.name) or problem.gemm.accumulate != "f32":
         return f"compute type {problem.compute_type.name} accumulated in {problem.gemm.accumulate} is not multiplied by wgmma here"
     if any(isinstance(o, Reduction) for o in problem.gemm.outputs):
         return "rows that lie apart are not reduced"
@@ -174,31 +209,58 @@ def wgrad_schedule(
     problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ...], device: Device
 ) -> tuple[float, int, WgradSchedule]:
     """The clocks of the tile and the parts of the sum that fill the device best, with these."""
-    channels = tap_run(problem, how, sizes)
-    least = min(math.ceil(channels / p) * p for p in (64, 32, 16))
-    part = next(p for p in (64, 32, 16) if math.ceil(channels / p) * p <= 1.15 * least)
+    channels, size = tap_run(problem, how, sizes), problem.a.read.bytes
+    depth, parts = ROW // size, [row // size for row in ROW_BYTES]
+    least = min(math.ceil(channels / p) * p for p in parts)
+    part = next(p for p in parts if math.ceil(channels / p) * p <= 1.15 * least)
     taps = math.prod(sizes[s.tap_dim] for s in how.space if s.tap_dim in problem.m and s.tap_dim is not None)
     rows = taps * math.ceil(channels / part) * part
     n = math.prod(sizes[d] for d in problem.n)
     batch = math.prod(sizes[d] for run in problem.batch for d in run)
-    steps = math.ceil(math.prod(sizes[d] for d in problem.k) / DEPTH)
+    steps = math.ceil(math.prod(sizes[d] for d in problem.k) / depth)
+    synchronous = problem.compute_type == TF32
     candidates: list[tuple[float, int, WgradSchedule]] = []
-    for tile_m, tile_n, groups in TILES:
+    for tile_m, tile_n, groups in TF32_TILES if synchronous else TILES:
         for blocks in range(1, MOST_BLOCKS + 1):
             held = stages_held(tile_m, tile_n, groups, blocks, steps, device)
-            if held == 0:
+            if held == 0 or (synchronous and not _fragments_fit(tile_m, tile_n, groups, blocks)):
                 continue
-            schedule = WgradSchedule((tile_m, tile_n, DEPTH), part, held, groups, blocks)
+            schedule = WgradSchedule((tile_m, tile_n, depth), part, held, groups, blocks)
             tiles = math.ceil(rows / tile_m) * math.ceil(n / tile_n) * batch
             for splits in _splits(tiles, blocks, steps, device):
                 time = clocks(schedule, rows, n, batch * splits, math.ceil(steps / splits), device)
-                if min(blocks, math.ceil(tiles * splits / device.sms)) == 1:
+                if synchronous:
+                    time = max(
+                        time, _synchronous_clocks(schedule, tiles * splits, math.ceil(steps / splits), device)
+                    )
+                elif min(blocks, math.ceil(tiles * splits / device.sms)) == 1:
                     time *= FINISH.alone[groups - 1]
                 if splits > 1:
                     moved = 8.0 * splits * tiles * tile_m * tile_n
                     time += FINISH.launch + moved / FINISH.bytes
                 candidates.append((time, splits, schedule))
     return min(candidates, key=lambda f: f[:2])
+
+
+def _fragments_fit(tile_m: int, tile_n: int, groups: int, blocks: int) -> bool:
+    """Whether registers hold a thread's sums, fragments and addresses: each quarter of an SM has its own."""
+    registers = tile_m * tile_n // (128 * groups) + tile_m // groups // 8 + tile_n // 8 + ADDRESSES
+    warps = math.ceil((4 * groups + 1) * blocks / 4)
+    return warps * 32 * registers <= REGISTERS and registers <= MOST_REGISTERS
+
+
+def _synchronous_clocks(schedule: WgradSchedule, blocks: int, steps: int, device: Device) -> float:
+    """Clocks of the SM with the most blocks where mma.sync multiplies, and where warps read their fragments."""
+    (tile_m, tile_n, depth), groups = schedule.tile, schedule.groups
+    most = math.ceil(blocks / device.sms)
+    concurrent = min(schedule.blocks, most)
+    multiplied = tile_m * tile_n * depth / SYNCHRONOUS.rate
+    read = 4 * groups * depth * (tile_m / (2 * groups) + tile_n / 2) * 4 / SYNCHRONOUS.bytes
+    brought = depth * (tile_m + tile_n) * 4 / SYNCHRONOUS.bytes
+    step = max(multiplied, read + brought) + SYNCHRONOUS.overlap * min(multiplied, read + brought)
+    if 4 * groups * concurrent < SYNCHRONOUS.warps:
+        step *= SYNCHRONOUS.alone
+    return SYNCHRONOUS.launch + most * (steps * step + SYNCHRONOUS.wave)
 
 
 def _splits(tiles: int, blocks: int, steps: int, device: Device) -> list[int]:
