@@ -14,8 +14,9 @@ _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 class Signals:
-    """SIGINT and SIGTERM of this process. While modules are imported they end it at once; else they raise
-    SystemExit, so that what was begun is cleaned up, and a second one ends it at once."""
+    """SIGINT and SIGTERM of this process. While modules are imported, or what is done is written down as it happens,
+    they end it at once; else they raise SystemExit, so that what was begun is cleaned up, and a second one ends it at
+    once."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -37,6 +38,15 @@ class Signals:
         self._at_once, before = True, self._at_once
         yield
         self._at_once = before
+
+    @contextmanager
+    def journaled(self) -> Iterator[None]:
+        """Nothing is lost with this process: whoever goes on finds what was done, and its processes end with it."""
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
 
     def running(self) -> None:
         """From now on there is something to clean up."""

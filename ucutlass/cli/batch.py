@@ -38,7 +38,7 @@ from ucutlass.agent.session import (
 )
 from ucutlass.agent.step_time import StepTime
 from ucutlass.cli import show
-from ucutlass.cli.engines import at_hand, equal_gpus, opened, threads_take_turns_quickly
+from ucutlass.cli.engines import at_hand, equal_gpus, journaled, opened, threads_take_turns_quickly
 from ucutlass.cli.errors import Status, fail
 from ucutlass.cli.proposer_options import proposer_factory
 from ucutlass.cli.search_options import ATTEMPTS, SearchOptions
@@ -195,7 +195,8 @@ def _run_batch(
         opening = Opening(ahead(unopened, problem_of), open_, _on_member(request.as_json), bounds_of)
         try:
             on_event = _on_event(run, request.as_json)
-            why = work(run, opening, place_of, settings.run_budget, on_event, at_once=at_once)
+            with journaled():
+                why = work(run, opening, place_of, settings.run_budget, on_event, at_once=at_once)
         except ProposerFailed as failure:
             fail(Status.MACHINE, f"{failure}; then go on with --resume {run.id[:16]}", request.as_json)
     return run, why

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import click
@@ -66,6 +67,12 @@ def opened(
 def threads_take_turns_quickly() -> None:
     """Has threads of this command that wait for processes held up little by those that compute."""
     sys.setswitchinterval(SWITCH_SECONDS)
+
+
+def journaled() -> AbstractContextManager[None]:
+    """Has a signal end this command at once while a session works, which is written down as it happens."""
+    signals = click.get_current_context().find_root().obj
+    return nullcontext() if signals is None else signals.journaled()
 
 
 def at_hand(hall: engine.Engine) -> CurrentGpu | None:

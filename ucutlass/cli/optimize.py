@@ -24,7 +24,7 @@ from ucutlass.agent.run import OptimizationSession, resume_session
 from ucutlass.agent.session import Level, NotASession, SessionState
 from ucutlass.agent.step_time import timed_step
 from ucutlass.cli import inputs, show
-from ucutlass.cli.engines import at_hand, opened, threads_take_turns_quickly
+from ucutlass.cli.engines import at_hand, journaled, opened, threads_take_turns_quickly
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import json_option, kernel_option, sizes_option
 from ucutlass.cli.outputs import OutputPath, write
@@ -248,9 +248,9 @@ def _run_session(
             background=background,
         )
         try:
-            return run_session(
-                session, where, proposer_factory(how.proposer, journal, session, as_json), _progress(as_json)
-            )
+            proposer_of = proposer_factory(how.proposer, journal, session, as_json)
+            with journaled():
+                return run_session(session, where, proposer_of, _progress(as_json))
         except ProposerFailed as failure:
             again = f"ucc optimize --resume {session.id[:12]}"
             fail(Status.MACHINE, f"{failure}; then go on with {again}", as_json)

@@ -1,0 +1,39 @@
+"""What a signal does to a command whose work is written down as it happens."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+_WORKING = """
+import sys, threading, time
+from ucutlass.entry import Signals
+signals = Signals()
+signals.running()
+step = threading.Thread(target=time.sleep, args=(60,))
+try:
+    with signals.journaled():
+        step.start()
+        print("working", flush=True)
+        step.join()
+finally:
+    print("cleaned up", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_waits_for_no_step_of_a_session(number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _WORKING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "working\n"
+        began = time.monotonic()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + number and time.monotonic() - began < 30
+    words = "terminated" if number is signal.SIGTERM else "interrupted"
+    assert err == f"ucc: {words}\n" and out == ""
