@@ -47,7 +47,9 @@ def _work(job: Path) -> int:
         for unit in work["compile"]:
             start = time.monotonic()
             text = Path(unit["source"]).read_text(encoding="utf-8")
-            ir, log = nvrtc.compile_lto(nvrtc.load(), text, unit["source"], unit["options"])
+            ir, log = nvrtc.compile_lto(
+                nvrtc.load(), text, unit["source"], unit["options"], unit["empty_headers"]
+            )
             put(Path(unit["out"]), ir)
             seconds.append((f"NVRTC {unit['source']}", time.monotonic() - start))
             sys.stdout.write(log)

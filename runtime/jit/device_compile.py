@@ -36,11 +36,12 @@ _FULL: Mapping[int, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class NvrtcCompile:
-    """NVRTC on one file; all names lie in the folder of the build."""
+    """NVRTC on one file; all names lie in the folder of the build. `empty_headers` are read as having no text."""
 
     source: str
     out: str
     options: tuple[str, ...]
+    empty_headers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,19 +60,23 @@ def version() -> tuple[int, int]:
     return shared_library.version(SONAME, lambda: load().version)
 
 
-def compile_lto(nvrtc: Nvrtc, source: str, name: str, options: Sequence[str]) -> tuple[bytes, str]:
+def compile_lto(
+    nvrtc: Nvrtc, source: str, name: str, options: Sequence[str], empty: Sequence[str] = ()
+) -> tuple[bytes, str]:
     """Returns LTO-IR of a CUDA file, and what the compiler said; `options` must hold `-dlto`, `name` stands
-    for the file in messages. Raises NvrtcRefused, NvrtcFailed."""
+    for the file in messages, and the headers `empty` are read as having no text. Raises NvrtcRefused, NvrtcFailed.
+    """
     library, program = nvrtc.library, ctypes.c_void_p()
+    count = len(empty)
     _call(
         library,
         "nvrtcCreateProgram",
         ctypes.byref(program),
         source.encode(),
         name.encode(),
-        ctypes.c_int(0),
-        None,
-        None,
+        ctypes.c_int(count),
+        (ctypes.c_char_p * count)(*[b""] * count),
+        (ctypes.c_char_p * count)(*(header.encode() for header in empty)),
     )
     try:
         option_array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))

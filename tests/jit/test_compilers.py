@@ -69,6 +69,15 @@ def test_a_refused_source_comes_with_its_line(compiler: nvrtc.Nvrtc) -> None:
         nvrtc.compile_lto(compiler, "__device__ int f() {\n  return gone; }", "part.cu", OPTIONS)
 
 
+def test_an_empty_header_stands_for_one_on_disk(compiler: nvrtc.Nvrtc, tmp_path: Path) -> None:
+    (tmp_path / "other.h").write_text("#error it is read")
+    options, text = [*OPTIONS, f"-I{tmp_path}"], '#include "other.h"'
+    with pytest.raises(nvrtc.NvrtcRefused, match="it is read"):
+        nvrtc.compile_lto(compiler, text, "part.cu", options)
+    ir, said = nvrtc.compile_lto(compiler, text, "part.cu", options, ["other.h"])
+    assert ir and not said
+
+
 def test_an_unknown_option_is_the_machines_fault(compiler: nvrtc.Nvrtc, linker: nvjitlink.NvJitLink) -> None:
     with pytest.raises(nvrtc.NvrtcFailed, match="nvrtcCompileProgram: NVRTC_ERROR_INVALID_OPTION"):
         nvrtc.compile_lto(compiler, "", "part.cu", ["-no-such-option"])

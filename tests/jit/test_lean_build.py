@@ -64,6 +64,20 @@ def multiplications(plan: GemmPlan) -> int:
     return tile * (1 if promoted else 2)
 
 
+def test_headers_that_are_left_out_change_no_machine_code(
+    tools: Toolchain, warm: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that CUTLASS moves or drops would stand in the list and save nothing."""
+    include = tools.cutlass.home / "include"
+    assert not [name for name in lean_parts.UNUSED_HEADERS if not (include / name).is_file()]
+    without = made(residual(), tools, warm)
+    monkeypatch.setattr(lean_parts, "UNUSED_HEADERS", ())
+    every = made(residual(), tools, Cache(tmp_path, 10 * 2**30))
+    assert every.key != without.key
+    code = [kernels((artifact.folder / link.IMAGE).read_bytes()) for artifact in (without, every)]
+    assert code[0] == code[1]
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_machine_code_is_lean(name: str, tools: Toolchain, warm: Cache) -> None:
     """No spill, no call, no serialised wgmma; as many of those as the plan has."""

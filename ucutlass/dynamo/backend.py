@@ -271,7 +271,8 @@ class CompiledModule:
             partition_fn=self._hooks.partition(self._graph),
             decompositions=decompositions(),
         )
-        call: Callable[..., Any] = compiler(copied(self._graph), self._inputs)
+        with _uncollected():
+            call: Callable[..., Any] = compiler(copied(self._graph), self._inputs)
         context = TracingContext.try_get()
         metadata = context.fw_metadata if context is not None else None
         changed = tuple(metadata.mutated_inp_runtime_indices) if metadata is not None else None
@@ -281,8 +282,7 @@ class CompiledModule:
         self, names: Sequence[str], graph: fx.GraphModule, inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         named(graph, names)
-        with _uncollected():
-            division, builds, run = divided_graph(graph, self._options, self._hooks, self._report)
+        division, builds, run = divided_graph(graph, self._options, self._hooks, self._report)
         self._programs += len(division.parts)
         self._runs.append(run)
         if builds is not None:
@@ -292,8 +292,8 @@ class CompiledModule:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Collects no garbage: an import makes many small objects, and a collection looks at all of torch's besides,
-    a fifth of the import's time."""
+    """Collects no garbage: AOTAutograd and an import make many small objects, and a collection looks at all of
+    torch's besides, a fifth of the import's time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
