@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from ucutlass.runtime.cuda_driver import sleep_while_waiting
 from ucutlass.runtime.gpu import at_hand
+from ucutlass.runtime.library import Native, NoNative, compile_native, load_native
 
 settings.register_profile(
     "ucutlass", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -139,3 +140,18 @@ def small_disk(tmp_path: Path, disk_size: str) -> Iterator[Path]:
         pytest.skip("this user may not mount a tmpfs")
     yield place
     subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture(scope="session")
+def native_launcher(tmp_path_factory: pytest.TempPathFactory) -> Native:
+    """The launcher in C, which pipelines and kernels share."""
+    return load_native(compile_native(tmp_path_factory.mktemp("native")))
+
+
+@pytest.fixture(params=["native", "python"])
+def route(request: pytest.FixtureRequest) -> Native | NoNative:
+    if request.param == "python":
+        return NoNative("asked for by the test")
+    native = request.getfixturevalue("native_launcher")
+    assert isinstance(native, Native)
+    return native

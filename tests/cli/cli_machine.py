@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pytest
 from click.testing import CliRunner
 
 from ucutlass import backend
@@ -79,3 +80,21 @@ class Machine:
             prog_name="ucc",
         )
         return Result(done.exit_code, done.stdout, done.stderr)
+
+
+def fake_machine(
+    home: Path, monkeypatch: pytest.MonkeyPatch, driver: system.Driver | None
+) -> Iterator[Machine]:
+    """Yields a machine with this driver, and an nvcc that makes an empty library at once."""
+    toolkit = home / "toolkit"
+    (toolkit / "bin").mkdir(parents=True)
+    (toolkit / "bin" / "nvcc").write_text(NVCC.format(home=home))
+    (toolkit / "bin" / "nvcc").chmod(0o755)
+    for name, folder in (("CACHE_DIR", "cache"), ("DATA_DIR", "data"), ("CUDA_HOME", "toolkit")):
+        monkeypatch.setenv(f"UCUTLASS_{name}", str(home / folder))
+    monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: driver)
+    machine = Machine(home)
+    machine.behave(": > kernel.so\n")
+    backend.toolchain.cache_clear()
+    yield machine
+    backend.toolchain.cache_clear()

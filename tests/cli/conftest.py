@@ -8,28 +8,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cli_machine import NVCC, Machine, Ucc
-
-from ucutlass import backend
+from cli_machine import Machine, Ucc, fake_machine
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     """No GPU, and an nvcc that makes an empty library at once."""
-    toolkit = tmp_path / "toolkit"
-    (toolkit / "bin").mkdir(parents=True)
-    nvcc = toolkit / "bin" / "nvcc"
-    nvcc.write_text(NVCC.format(home=tmp_path))
-    nvcc.chmod(0o755)
-    monkeypatch.setenv("UCUTLASS_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setenv("UCUTLASS_CUDA_HOME", str(toolkit))
     monkeypatch.setenv("UCUTLASS_BUILD_PATH", "nvcc")  # that nvcc has no headers to offer
-    monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: None)
-    simulated = Machine(tmp_path)
-    simulated.behave(": > kernel.so\n")
-    yield simulated
-    backend.toolchain.cache_clear()
+    yield from fake_machine(tmp_path, monkeypatch, None)
 
 
 @pytest.fixture

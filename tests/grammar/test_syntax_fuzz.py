@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.fuzz.fuzz import processor_time
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import decode, parse
 from ucutlass.grammar.problems import SyntaxProblem
@@ -23,23 +21,9 @@ SECONDS = 2.0
 _BYTES = b"()[]{}=:,.+-*/%#@|<>! \n\t\0\xff\xc3abcxKM0129e_"
 
 
-@contextmanager
-def _processor_time(seconds: float) -> Iterator[None]:
-    def stop(signum: int, frame: object) -> None:
-        raise TimeoutError(f"more than {seconds} s of processor time")
-
-    previous = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, previous)
-
-
 def _ends_well(data: bytes) -> tuple[File, str] | None:
     """The tree and its canonical text, or None where the bytes are no program."""
-    with _processor_time(SECONDS):
+    with processor_time(SECONDS):
         try:
             tree = parse(decode(data))
         except SyntaxProblem as error:

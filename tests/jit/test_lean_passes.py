@@ -270,6 +270,18 @@ def test_a_small_row_keeps_its_bits(order: str, tmp_path: Path) -> None:
     judged(case, x, w, tmp_path)
 
 
+def same_numbers(actual: np.ndarray, expected: np.ndarray, x: np.ndarray, w: np.ndarray) -> None:
+    """What of the product is NaN or infinite is so in both; the rest is as near as f32."""
+    with np.errstate(over="ignore"):
+        rounded = expected.astype(np.float32)
+    assert (np.isnan(actual) == np.isnan(rounded)).all() and np.isnan(rounded).any()
+    infinite, finite = np.isinf(rounded), np.isfinite(rounded)
+    assert infinite.any() and (actual[infinite] == rounded[infinite]).all()
+    a, b = (np.abs(np.where(np.isfinite(v), v, 0)).astype(np.float64) for v in (x, w))
+    magnitude = a @ b.T
+    assert (np.abs(actual[finite] - expected[finite]) <= 2.0**-19 * magnitude[finite]).all()
+
+
 @pytest.mark.parametrize("math", ["tf32x3_rs", "tf32x3_fused"])
 def test_what_is_not_finite_stays_where_it_is(math: str, tmp_path: Path) -> None:
     """Infinities, NaN of any payload and what TF32 would round to infinity, in each operand beside the other's
@@ -285,17 +297,8 @@ def test_what_is_not_finite_stays_where_it_is(math: str, tmp_path: Path) -> None
         values[0, 7], values[1, 7], values[2, 7], values[3, 7] = np.inf, -np.inf, *payloads
         values[4, :7], values[5, at], values[6, :], values[7, 33] = 1, large, 0, np.inf
     with np.errstate(invalid="ignore", over="ignore"):
-        exact = x.astype(np.float64) @ w.astype(np.float64).T
-        expected = exact.astype(np.float32)
-    actual = product(case, x, w, tmp_path)[0]
-    assert (np.isnan(actual) == np.isnan(expected)).all() and np.isnan(expected).any()
-    infinite = np.isinf(expected)
-    assert infinite.any() and (actual[infinite] == expected[infinite]).all()
-    finite = np.isfinite(expected)
-    magnitude = (
-        np.abs(np.where(np.isfinite(x), x, 0)).astype(np.float64) @ np.abs(np.where(np.isfinite(w), w, 0)).T
-    )
-    assert (np.abs(actual[finite] - exact[finite]) <= 2.0**-19 * magnitude[finite]).all()
+        expected = x.astype(np.float64) @ w.astype(np.float64).T
+    same_numbers(product(case, x, w, tmp_path)[0], expected, x, w)
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -313,16 +316,8 @@ def test_what_is_not_finite_stays_where_it_is_in_f16_parts(wide: bool, tmp_path:
         values[0, at], values[1, at], values[2, at], values[3, at] = np.inf, -np.inf, *payloads
         values[4, :], values[7, 33] = 0, np.inf
     with np.errstate(invalid="ignore", over="ignore"):
-        expected = (x.astype(np.float64) @ w.astype(np.float64).T).astype(np.float32)
-    actual = product(case, x, w, tmp_path)[0]
-    assert (np.isnan(actual) == np.isnan(expected)).all() and np.isnan(expected).any()
-    infinite = np.isinf(expected)
-    assert infinite.any() and (actual[infinite] == expected[infinite]).all()
-    finite = np.isfinite(expected)
-    magnitude = (
-        np.abs(np.where(np.isfinite(x), x, 0)).astype(np.float64) @ np.abs(np.where(np.isfinite(w), w, 0)).T
-    )
-    assert (np.abs(actual[finite] - expected[finite]) <= 2.0**-19 * magnitude[finite]).all()
+        expected = x.astype(np.float64) @ w.astype(np.float64).T
+    same_numbers(product(case, x, w, tmp_path)[0], expected, x, w)
 
 
 TF32 = {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.host_library import host_library
 from ucutlass import frontend, ir
 from ucutlass.pipeline.sized import sized_pipeline
 from ucutlass.pipeline.workspace import streams_of
@@ -22,7 +21,7 @@ from ucutlass.runtime.direct_launch import rebind
 from ucutlass.runtime.launch import BoundKernel, Launcher, LaunchRequest
 from ucutlass.runtime.launch_sequence import LaunchSequence
 from ucutlass.runtime.launch_spec import spec_of
-from ucutlass.runtime.library import Native, NoNative, compile_native, load_entry, load_native
+from ucutlass.runtime.library import Native, NoNative, load_entry
 from ucutlass.runtime.pipeline import sequence_of
 from ucutlass.runtime.side_streams import Branches
 
@@ -34,27 +33,7 @@ FIRST_EVENT = 100
 @pytest.fixture(scope="session")
 def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library of the entries in fake_stages.c."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    library = tmp_path_factory.mktemp("stages") / "fake_stages.so"
-    source = Path(__file__).with_name("fake_stages.c")
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    return library
-
-
-@pytest.fixture(scope="session")
-def native_launcher(tmp_path_factory: pytest.TempPathFactory) -> Native:
-    return load_native(compile_native(tmp_path_factory.mktemp("native")))
-
-
-@pytest.fixture(params=["native", "python"])
-def route(request: pytest.FixtureRequest) -> Native | NoNative:
-    if request.param == "python":
-        return NoNative("asked for by the test")
-    native = request.getfixturevalue("native_launcher")
-    assert isinstance(native, Native)
-    return native
+    return host_library(Path(__file__).with_name("fake_stages.c"), tmp_path_factory.mktemp("stages"))
 
 
 @dataclass

@@ -40,11 +40,17 @@ def test_rounded_results_have_the_declared_type(task: Task) -> None:
         assert torch.equal(ours, store(wide, elem))
 
 
-@by_name
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize(
+    ("task", "distribution"),
+    [
+        pytest.param(task, distribution, id=f"{task.program}-{distribution}")
+        for task in TASKS
+        for distribution in DISTRIBUTIONS
+        # torch folds the mean into the shift, so what cancels exactly as written does not there.
+        if (task.program, distribution) != ("conv_bn_relu", "residue")
+    ],
+)
 def test_an_f32_device_is_within_the_bound(task: Task, distribution: Distribution) -> None:
-    if (task.program, distribution) == ("conv_bn_relu", "residue"):
-        pytest.skip("torch folds the mean into the shift, so what cancels exactly as written does not there")
     arguments = _arguments(task, distribution, seed=2)
     expected = expect(load(task), arguments)
     for e, out in zip(expected, results(task, arguments, torch.float32), strict=True):

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_machine import H200, NVCC, Machine
+from cli_machine import H200, Machine, fake_machine
 from tune_fakes import RECORDING
 
-from ucutlass import backend, frontend
+from ucutlass import frontend
 from ucutlass.handoff import planned_of
 from ucutlass.runtime import isolation
 from ucutlass.runtime.store import EvidenceStore
@@ -41,17 +41,7 @@ MACHINE = {"device": "NVIDIA H200", "uuid": "GPU-1", "versions": {"driver": "580
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     """No GPU, and an nvcc that makes an empty library at once."""
-    toolkit = tmp_path / "toolkit"
-    (toolkit / "bin").mkdir(parents=True)
-    (toolkit / "bin" / "nvcc").write_text(NVCC.format(home=tmp_path))
-    (toolkit / "bin" / "nvcc").chmod(0o755)
-    for name, folder in (("CACHE_DIR", "cache"), ("DATA_DIR", "data"), ("CUDA_HOME", "toolkit")):
-        monkeypatch.setenv(f"UCUTLASS_{name}", str(tmp_path / folder))
-    monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: None)
-    made = Machine(tmp_path)
-    made.behave(": > kernel.so\n")
-    yield made
-    backend.toolchain.cache_clear()
+    yield from fake_machine(tmp_path, monkeypatch, None)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from cli_machine import H200, NVCC, Machine
+from cli_machine import H200, Machine, fake_machine
 
 import ucutlass
 from ucutlass import backend, frontend
@@ -33,18 +33,7 @@ GPU = "NVIDIA H200"
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     """One H200 as far as anybody asks, and an nvcc that makes an empty library at once."""
-    toolkit = tmp_path / "toolkit"
-    (toolkit / "bin").mkdir(parents=True)
-    (toolkit / "bin" / "nvcc").write_text(NVCC.format(home=tmp_path))
-    (toolkit / "bin" / "nvcc").chmod(0o755)
-    for name, folder in (("CACHE_DIR", "cache"), ("DATA_DIR", "data"), ("CUDA_HOME", "toolkit")):
-        monkeypatch.setenv(f"UCUTLASS_{name}", str(tmp_path / folder))
-    monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: H200)
-    made = Machine(tmp_path)
-    made.behave(": > kernel.so\n")
-    backend.toolchain.cache_clear()
-    yield made
-    backend.toolchain.cache_clear()
+    yield from fake_machine(tmp_path, monkeypatch, H200)
 
 
 @functools.cache
