@@ -20,7 +20,6 @@ TIMED = (
     "grouped_gemm",
     "memory_bound",
     "network_layers",
-    "ops",
     "record",
     "speed",
 )
