@@ -220,7 +220,7 @@ def check(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
 def _reduces_rows(problem: ConvolutionProblem) -> bool:
     """Whether all results are reductions of rows over columns."""
     outputs = problem.gemm.outputs
-    return all(isinstance(o, Reduction) and o.access.m is not None and o.access.n is None for o in outputs)
+    return all(isinstance(o, Reduction) and o.of_rows for o in outputs)
 
 
 def _stores_sums(

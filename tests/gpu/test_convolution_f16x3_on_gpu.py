@@ -22,6 +22,7 @@ from tests.kernels.test_convolution_passes import (
     TRANSPOSED,
     passed,
 )
+from tests.kernels.test_convolution_row_reductions import APART
 from ucutlass.ir.hardware import arch_for
 from ucutlass.runtime import verify
 from ucutlass.runtime.inputs import generate
@@ -34,6 +35,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "strided": (passed(STRIDED, "f16x3"), {"N": 5, "H": 57, "W": 41, "C": 64, "K": 200}),
     "few channels": (passed(STRIDED, "f16x3", "fold yes"), {"N": 5, "H": 57, "W": 41, "C": 3, "K": 64}),
     "transposed": (passed(TRANSPOSED, "f16x3"), {"B": 5, "C": 64, "H": 33, "W": 31, "F": 136}),
+    "rows that lie apart, reduced": (APART, {"B": 3, "C": 40, "H": 21, "W": 30, "K": 200}),
     "taps share rows": (
         passed(FORWARD, "f16x3", "fold rows"),
         {"B": 6, "C": 136, "H": 29, "W": 31, "F": 200},

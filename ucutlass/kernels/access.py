@@ -86,6 +86,11 @@ class Reduction:
     access: Access
 
     @property
+    def of_rows(self) -> bool:
+        """Whether each row is reduced over the columns alone."""
+        return self.access.m is not None and self.access.n is None
+
+    @property
     def wide(self) -> bool:
         """Whether the values are 64 bits wide."""
         return self.op == "sum" and self.access.elem.kind == "int"

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from ucutlass.ir.hardware import Device
-from ucutlass.kernels.access import Store
+from ucutlass.kernels.access import Reduction, Store
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule, OperandAccess, merged, sides
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.schedule_im2col import channel_run, clocks, extents_of
@@ -26,7 +26,8 @@ class PriceModel:
     `reached` the share of the memory's bandwidth that copies and results reach; `row` is a row that TMA
     gathers, a part of the channels at one tap, with the rows of weights that come with it, `row_f16` both of f16
     parts, `beyond` what each of the channels takes that they lack; `staged` the share that f16 passes take longer where
-    the results of a tile lie apart."""
+    the results of a tile are stored apart; `reduced` what a result takes that passes shared memory to be reduced over
+    rows."""
 
     step: float = 1500.0
     vectors: float = 890.0
@@ -38,6 +39,7 @@ class PriceModel:
     row_f16: float = 6.2
     beyond: float = 1.55
     staged: float = 1.35
+    reduced: float = 0.7
 
 
 PRICE = PriceModel()
@@ -64,8 +66,11 @@ def im2col_seconds(
     if problem.passes == "f16x3":
         run = channel_run(problem, how, sizes)
         row = PRICE.row_f16 + PRICE.beyond * (schedule.part - run / math.ceil(run / schedule.part))
-        multiplied *= PRICE.staged if how.phases > 1 else 1.0
+        stored_apart = how.phases > 1 and any(isinstance(o, Store) for o in problem.gemm.outputs)
+        multiplied *= PRICE.staged if stored_apart else 1.0
     gathered = rows * row / device.sms / device.clock
+    over_rows = sum(isinstance(o, Reduction) and not o.of_rows for o in problem.gemm.outputs)
+    multiplied += over_rows * m * n * batch * PRICE.reduced / device.sms / device.clock
     return max(multiplied, gathered, _stored(problem, sizes, device)) + copies_seconds(problem, sizes, device)
 
 
