@@ -9,11 +9,12 @@ Shared Memory Layout", K-major.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from ucutlass.emit import text
+from ucutlass.emit.arithmetic import INCLUDES as INCLUDES_OF_ARITHMETIC
 from ucutlass.emit.convolution import operands as convolution
 from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
@@ -43,6 +44,9 @@ INCLUDES = (
     "<cuda/std/limits>",
 )
 F16X3_INCLUDES = ("<cuda_fp16.h>", "cutlass/half.h")
+NARROW_INCLUDES = ("<cmath>", "<cstdint>", "cutlass/cutlass.h", "cutlass/bfloat16.h", "cutlass/half.h")
+"""All that is needed of CUTLASS where no element but these is converted: nvcc reads the headers of every other
+element for as long as it compiles the kernel."""
 
 RANGE_BLOCKS = 1024
 """Blocks that share a copy in f16 parts, of which each leaves the range that it has met."""
@@ -115,7 +119,7 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
     apart = how.phases > 1 or schedule.halo > 0
     contiguous_mode = epilogue.layout(problem.gemm).contiguous_mode
     values = convolution.values(problem, layout, "int(row)" if apart else epilogue.ROW)
-    values |= hopper_values(problem, schedule, end_of_tiles(problem, schedule, contiguous_mode))
+    values |= hopper_values(problem, schedule, end_of_tiles(problem, schedule, contiguous_mode), values)
     if how.phases > 1:
         # Of a cluster, `shared` is the block's own share of the staged rows.
         own = " - 4 * staged(first_row % kStageRows, 0)" if schedule.split_k > 1 else ""
@@ -166,14 +170,29 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
     )
 
 
+def _numeric_includes(problem: ConvolutionProblem, arithmetic: str) -> Sequence[str]:
+    """Returns CUTLASS's headers that the kernel's elements and its arithmetic need."""
+    gemm = problem.gemm
+    tensors = (gemm.a, gemm.b, *gemm.inputs, *(output.access for output in gemm.outputs))
+    elements = {problem.a.read, problem.b.read, *(tensor.elem for tensor in tensors)}
+    narrow = problem.passes == "tensor" and elements <= {F16, BF16, F32} and "cutlass::" not in arithmetic
+    return NARROW_INCLUDES if narrow else INCLUDES_OF_ARITHMETIC
+
+
 def hopper_values(
-    problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSchedule, end: int
+    problem: ConvolutionProblem,
+    schedule: Im2colSchedule | WgradSchedule,
+    end: int,
+    values: Mapping[str, object],
 ) -> Mapping[str, object]:
-    """The variables that both kernels of TMA and wgmma take; `end`: bytes of shared memory that stages or the
-    epilogue use, behind which the table of rows and the barriers lie."""
+    """The variables that both kernels of TMA and wgmma take beside `values`; `end`: bytes of shared memory that
+    stages or the epilogue use, behind which the table of rows and the barriers lie."""
     compute_type, (tile_m, _, _) = _wgmma_type(problem), schedule.tile
     return {
-        "includes": gemm_sm80.includes((*INCLUDES, *(F16X3_INCLUDES if problem.passes == "f16x3" else ()))),
+        "includes": gemm_sm80.includes(
+            (*INCLUDES, *(F16X3_INCLUDES if problem.passes == "f16x3" else ())),
+            _numeric_includes(problem, str(values["arithmetic"])),
+        ),
         "tile": schedule.tile,
         "part": schedule.part,
         "groups": schedule.groups,

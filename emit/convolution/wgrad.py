@@ -71,7 +71,8 @@ def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
         epilogue.layout(problem.gemm).contiguous_mode,
     )
     values = convolution.values(problem, layout, "int(row)")
-    values |= conv_sm90.hopper_values(problem, schedule, end_of_tiles(problem, schedule, contiguous_mode))
+    end = end_of_tiles(problem, schedule, contiguous_mode)
+    values |= conv_sm90.hopper_values(problem, schedule, end, values)
     values["modifiers"] = ", 1, 1, 1, 1"
     values["synchronous"] = problem.compute_type == TF32
     values["row_columns"] = 128 // problem.b.read.bytes

@@ -190,9 +190,9 @@ INCLUDES = (
 """The headers of a multistage kernel."""
 
 
-def includes(own: Sequence[str]) -> tuple[str, ...]:
+def includes(own: Sequence[str], arithmetic: Sequence[str] = ARITHMETIC_INCLUDES) -> tuple[str, ...]:
     """The headers' names as #include takes them: the template's own, then the arithmetic's."""
-    every = dict.fromkeys((*own, *ARITHMETIC_INCLUDES))
+    every = dict.fromkeys((*own, *arithmetic))
     system = [name for name in every if name.startswith("<")]
     return (*system, *(f'"{name}"' for name in every if not name.startswith("<")))
 
