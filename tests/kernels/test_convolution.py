@@ -119,6 +119,32 @@ def test_more_than_is_counted_is_refused_with_the_numbers() -> None:
 # --- planning -----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("elements", "value", "narrow"),
+    [
+        (("bf16", "bf16"), "relu({}) + b", True),
+        (("f16", "f32"), "gelu({} + b)", True),
+        (("bf16", "s8"), "{} + b", False),
+        (("bf16", "bf16"), "{} * bf16({} + b)", False),  # rounded within the arithmetic
+        (("tf32", "f32"), "{} + b", True),  # TMA rounds what the kernel reads as f32
+    ],
+)
+def test_cutlass_s_headers_are_those_of_the_elements(
+    elements: tuple[str, str], value: str, narrow: bool
+) -> None:
+    read, given = elements
+    stored = "f32" if read == "tf32" else read
+    head = f"x: {stored}[N, H, W, C], w: {stored}[K, R=3, S=3, C], b: f32[K]"
+    operands = (WINDOW, "w") if read == stored else (f"tf32({WINDOW})", "tf32(w)")
+    product = f"dot[R, S, C]({', '.join(operands)})"
+    text = _kernel(head, f"{given}[N, P=H, Q=W, K]", value.replace("{}", product))
+    planned = plan(text, {"N": 8, "H": 56, "W": 56, "C": 64, "K": 128}, "sm90a")
+    assert isinstance(_conv(planned).schedule, Im2colSchedule)
+    code = emit(planned.plan, "").code
+    assert ('"cutlass/numeric_conversion.h"' in code) is not narrow
+    assert ("NumericConverter" in code) is not narrow
+
+
 def test_channels_last_goes_to_tma_as_it_lies() -> None:
     convolution_plan = _conv(
         plan(PROGRAMS["f16 strided"][0], {"N": 32, "H": 56, "W": 56, "C": 64, "K": 64}, "sm90a")
