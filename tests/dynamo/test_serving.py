@@ -292,9 +292,9 @@ def test_a_choice_without_memory_leaves_programs() -> None:
     assert any("no memory to be timed" in line for line in lines())
 
 
-def fallback_from_the_cache() -> None:
-    """Serves a graph whose fallback another process compiled first. What else this process compiled before changes
-    what the caches count, so the test begins one."""
+def fallback_from_the_cache(gradients: bool) -> None:
+    """Serves a graph whose fallback another process compiled first, its gradient too. What else this process
+    compiled before changes what the caches count, so the test begins one."""
     import torch._inductor.config as inductor_config
     from torch._dynamo.utils import counters
 
@@ -307,19 +307,22 @@ def fallback_from_the_cache() -> None:
     model, x = nn.Linear(32, 8).eval(), torch.randn(4, 32)
     hooks = replace(timing(1.0, 2.0), launch=built(), start_fallback=start)
     fast, report = compiled(model, hooks, fallback="inductor", choose="later")
-    with torch.no_grad(), inductor_config.patch(compile_threads=1):
+    with torch.set_grad_enabled(gradients), inductor_config.patch(compile_threads=1):
         fast(x)
         assert futures[0].result(120)
         counters.clear()
         torch.testing.assert_close(fast(x), model(x))
     assert len(report.choices) == 1
-    assert counters["inductor"]["fxgraph_cache_hit"] == 1
+    assert counters["inductor"]["fxgraph_cache_hit"] == (2 if gradients else 1)
     assert not counters["inductor"]["fxgraph_cache_miss"]
 
 
 @pytest.mark.slow
-def test_another_process_leaves_the_fallback_in_the_cache(tmp_path: Path) -> None:
-    call = f"from tests.dynamo.test_serving import {fallback_from_the_cache.__name__} as call; call()"
+@pytest.mark.parametrize("gradients", [False, True])
+def test_another_process_leaves_the_fallback_in_the_cache(tmp_path: Path, gradients: bool) -> None:
+    call = (
+        f"from tests.dynamo.test_serving import {fallback_from_the_cache.__name__} as call; call({gradients})"
+    )
     ended = subprocess.run(
         [sys.executable, "-c", call],
         cwd=Path(__file__).parents[2],
@@ -332,12 +335,21 @@ def test_another_process_leaves_the_fallback_in_the_cache(tmp_path: Path) -> Non
     assert ended.returncode == 0, ended.stderr[-4000:]
 
 
-def test_a_graph_that_needs_gradients_is_timed_at_the_first_call() -> None:
+def test_a_choice_with_gradients_leaves_those_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "whole", lambda graph, inputs: graph.forward)
+    there = Future[bool]()
     model, x = Block(), torch.randn(4, 32)
-    hooks = replace(timing(1.0, 2.0), launch=built(), start_fallback=lambda _: pytest.fail("it started"))
+    rival = copy.deepcopy(model)
+    hooks = replace(timing(1.0, 2.0), launch=built(), start_fallback=lambda _: there)
     fast, report = compiled(model, hooks, fallback="inductor", choose="later")
-    torch.testing.assert_close(fast(x), model(x))
-    assert len(report.choices) == 1
+    for call in range(3):
+        if call == 1:
+            there.set_result(True)
+        for module in (fast, rival):
+            module(x).square().sum().backward()
+        assert len(report.choices) == min(call, 1)
+        for parameter, expected in zip(model.parameters(), rival.parameters(), strict=True):
+            torch.testing.assert_close(parameter.grad, expected.grad)
 
 
 def test_a_choice_between_free_extents_is_not_later() -> None:

@@ -153,8 +153,7 @@ def _configurations() -> dict[str, Any]:
 
 def portable(graph: fx.GraphModule, inputs: Sequence[Any]) -> bytes | None:
     """Returns a graph as another process reads it, None where it cannot be compiled there: its extents are free,
-    it holds tensors or modules of its own, needs gradients, names what is not importable, or TorchInductor keeps
-    no cache."""
+    it holds tensors or modules of its own, names what is not importable, or TorchInductor keeps no cache."""
     configurations = _configurations()
     inductor = configurations["inductor"]
     if not inductor.fx_graph_cache or getattr(inductor, "force_disable_caches", False):
@@ -162,8 +161,6 @@ def portable(graph: fx.GraphModule, inputs: Sequence[Any]) -> bytes | None:
     if any(node.op in ("get_attr", "call_module") for node in graph.graph.nodes):
         return None
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-        return None
     if any(isinstance(n, torch.SymInt | torch.SymFloat) for x in tensors for n in (*x.shape, *x.stride())):
         return None
     if not all(isinstance(x, torch.Tensor | bool | int | float) for x in inputs):
@@ -242,6 +239,10 @@ def compile_portable(written: bytes) -> None:
     portable_graph: PortableGraph = pickle.loads(written)
     for name, module in _configurations().items():
         module.load_config(portable_graph.configurations[name])
+    functorch = _configurations()["functorch"]
+    if hasattr(functorch, "force_non_lazy_backward_lowering"):
+        # The caller compiles the gradient where it is first wanted, and takes it from the cache then.
+        functorch.force_non_lazy_backward_lowering = True
     _set(portable_graph.settings)
     mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
     with mode:
