@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
@@ -16,7 +17,7 @@ from ucutlass.files import put
 from ucutlass.runtime import nvcc, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, BUILDERS, Artifact, Produced, Recipe, make
 from ucutlass.runtime.cache import Cache
-from ucutlass.runtime.errors import ToolchainError
+from ucutlass.runtime.errors import BuildError, ToolchainError
 from ucutlass.runtime.jit import device_compile, nvjitlink, nvrtc, nvrtc_build
 from ucutlass.runtime.progress import OnProgress, ignore
 from ucutlass.runtime.toolchain import INSTALL_CUDA, Toolchain, version_tuple
@@ -65,19 +66,32 @@ def recipe(
     """
     compiler, linker = nvrtc.version(), nvjitlink.version()
     _check(toolchain, compiler, linker)
-    base = nvrtc_build.recipe(kernel, toolchain, cache, limit_seconds)
+    base = nvrtc_build.recipe(kernel, toolchain, limit_seconds)
     versions = {**base.versions, "nvrtc": "{}.{}".format(*compiler), "nvjitlink": "{}.{}".format(*linker)}
 
     def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
         start = time.monotonic()
         put(folder / nvcc.SOURCE, source.text)
         put(folder / ARITHMETIC, kernel.arithmetic)
-        skeleton_artifact = make(base, cache, on_progress=on_progress, cancel=cancel)
-        skeleton_seconds = time.monotonic() - start
-        linked = _image(source.entry, skeleton_artifact, folder, keep, cancel, limit_seconds)
-        library_start = time.monotonic()
-        put(folder / _DATA, _DATA_TEXT)
-        _library(source.entry, skeleton_artifact, toolchain, cache, folder, keep, cancel, limit_seconds)
+        stop = Event()
+        with ThreadPoolExecutor(1) as pool:
+            # Beside the device's side, which takes longer. A failure is raised where the library needs it.
+            driver = pool.submit(nvrtc_build.driver, toolchain, cache, stop)
+            try:
+                skeleton_artifact = make(base, cache, on_progress=on_progress, cancel=cancel)
+                skeleton_seconds = time.monotonic() - start
+                linked = _image(source.entry, skeleton_artifact, folder, keep, cancel, limit_seconds)
+                library_start = time.monotonic()
+                put(folder / _DATA, _DATA_TEXT)
+                shared = nvrtc_build.awaited(driver, stop, cancel)
+                _library(
+                    source.entry, skeleton_artifact, shared, toolchain, folder, keep, cancel, limit_seconds
+                )
+            except BuildError:
+                raise  # other kernels need the driver's part
+            except BaseException:
+                stop.set()
+                raise
         ended = time.monotonic()
         phases = (
             ("skeleton", round(skeleton_seconds, 3)),
@@ -153,14 +167,13 @@ def _library_flags(entry: str, other: str) -> tuple[str, ...]:
 def _library(
     entry: str,
     skeleton_artifact: Artifact,
+    driver: Artifact,
     toolchain: Toolchain,
-    cache: Cache,
     folder: Path,
     keep: Callable[[], Path],
     cancel: Event | None,
     limit_seconds: float,
 ) -> None:
-    shared = nvrtc_build.driver(toolchain, cache, cancel)
     arguments = (
         "-shared",
         "-Wl,-Bsymbolic",
@@ -168,7 +181,7 @@ def _library(
         "-o",
         nvcc.LIBRARY,
         str(skeleton_artifact.folder / nvrtc_build.HOST_PART),
-        str(shared.folder / nvrtc_build.DRIVER_PART),
+        str(driver.folder / nvrtc_build.DRIVER_PART),
         _DATA,
     )
     shown = f"g++ {' '.join(arguments[:5])} {nvrtc_build.HOST_PART} {nvrtc_build.DRIVER_PART} {_DATA}"

@@ -12,7 +12,6 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -23,7 +22,6 @@ from ucutlass.files import put
 from ucutlass.runtime import nvcc, process, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, Artifact, Produced, Recipe, make
 from ucutlass.runtime.cache import Cache
-from ucutlass.runtime.errors import BuildCancelled, BuildError, BuildTimedOut, MachineError
 from ucutlass.runtime.jit import device_compile, nvrtc
 from ucutlass.runtime.process import ProcessStatus
 from ucutlass.runtime.toolchain import Toolchain
@@ -109,9 +107,9 @@ _HOST_ARGUMENTS = (*_HOST_FLAGS, "-I.", "-c", "-o", HOST_PART, _HOST_SOURCE)
 _HOST = Gxx(_HOST_ARGUMENTS, f"g++ {' '.join(_HOST_ARGUMENTS)}", _HOST_SOURCE, "host.log")
 
 
-def recipe(kernel: Lean, toolchain: Toolchain, cache: Cache, limit_seconds: float = BUILD_SECONDS) -> Recipe:
+def recipe(kernel: Lean, toolchain: Toolchain, limit_seconds: float = BUILD_SECONDS) -> Recipe:
     """Returns how the skeleton is made and kept; its artifact has DEVICE_PART and HOST_PART in place of a
-    library. The driver's part is put into `cache` meanwhile, where it can be made.
+    library.
 
     Raises NvrtcMissing.
     """
@@ -132,7 +130,7 @@ def recipe(kernel: Lean, toolchain: Toolchain, cache: Cache, limit_seconds: floa
         device_part = device_compile.NvrtcCompile(nvcc.SOURCE, DEVICE_PART, options, UNUSED_HEADERS)
         stop = Event()
         with ThreadPoolExecutor(1) as pool:
-            host = pool.submit(_host, toolchain, cache, folder, stop, limit_seconds)
+            host = pool.submit(_run, _HOST, toolchain, folder, stop, limit_seconds)
 
             def keep_alone() -> Path:
                 stop.set()  # a folder that is kept is moved, and none may work in it
@@ -151,7 +149,7 @@ def recipe(kernel: Lean, toolchain: Toolchain, cache: Cache, limit_seconds: floa
                     cancel=cancel,
                     limit_seconds=limit_seconds,
                 )
-                ended = _awaited(host, stop, cancel)
+                ended = awaited(host, stop, cancel)
             except BaseException:
                 stop.set()
                 raise
@@ -223,21 +221,7 @@ def driver_recipe(toolchain: Toolchain) -> Recipe:
     )
 
 
-def _host(toolchain: Toolchain, cache: Cache, folder: Path, cancel: Event, limit_seconds: float) -> GxxResult:
-    """Returns the host's side, and once it is there the driver's part, which every library is linked
-    with."""
-    ended = _run(_HOST, toolchain, folder, cancel, limit_seconds)
-    if ended.status == 0:
-        # Whoever links asks for that part again, and is told what is wrong with it.
-        with suppress(BuildError, BuildTimedOut, MachineError):
-            try:
-                driver(toolchain, cache, cancel)
-            except BuildCancelled:
-                return GxxResult("cancelled", ended.seconds)
-    return ended
-
-
-def _awaited(compilation: Future[T], stop: Event, cancel: Event | None) -> T:
+def awaited(compilation: Future[T], stop: Event, cancel: Event | None) -> T:
     """Returns the result of a thread that ends when `stop` is set; the caller's cancellation reaches it
     too."""
     while not wait((compilation,), _POLL_SECONDS).done:

@@ -253,7 +253,7 @@ def test_a_cancellation_after_nvrtc_reaches_the_hosts_compiler(
     monkeypatch.setattr(device_compile, "run", run)
     slow = replace(tools, host=replace(tools.host, path=host))
     with pytest.raises(errors.BuildCancelled):
-        make(lean_parts.recipe(lean(biased()), slow, cache), cache, cancel=told)
+        make(lean_parts.recipe(lean(biased()), slow), cache, cancel=told)
     assert all_ended(started(host))
     assert_nothing_stays(cache)
 
@@ -263,7 +263,7 @@ def test_a_hosts_compiler_that_is_killed_is_named(
 ) -> None:
     broken = replace(tools, host=replace(tools.host, path=compilers("kill -KILL $$")))
     with pytest.raises(errors.OutOfMemory, match=r"g\+\+ was killed"):
-        make(lean_parts.recipe(lean(biased()), broken, cache), cache)
+        make(lean_parts.recipe(lean(biased()), broken), cache)
     assert_nothing_stays(cache)
 
 
@@ -275,7 +275,7 @@ def test_a_refused_device_text_ends_the_hosts_compiler_before_it_is_kept(
     slow = replace(tools, host=replace(tools.host, path=host))
     broken = replace(kernel, device=replace(kernel.device, text="nothing_here x;", code="nothing_here x;"))
     with pytest.raises(errors.BuildError, match="nothing_here") as caught:
-        make(lean_parts.recipe(broken, slow, cache), cache)
+        make(lean_parts.recipe(broken, slow), cache)
     assert all_ended(started(host))
     assert not (caught.value.source.parent / "tmp_host.log").exists(), "swept as it ended"
     assert_nothing_stays(cache)

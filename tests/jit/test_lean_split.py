@@ -446,7 +446,7 @@ def test_both_compilers_put_the_parts_in_the_same_places(
     checks = [f'static_assert(__INTADDR__(&{params}{f}) == {at}, "{f}");\n' for f, at in places.items()]
     text = kernel.device.text + "".join(checks)
     device = replace(kernel.device, text=text, code=text)
-    make(lean_parts.recipe(replace(kernel, device=device), bench.toolchain, bench.cache), bench.cache)
+    make(lean_parts.recipe(replace(kernel, device=device), bench.toolchain), bench.cache)
 
 
 def test_each_k_tile_takes_the_smallest_terms_first_and_from_zero() -> None:
