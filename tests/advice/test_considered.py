@@ -42,14 +42,14 @@ def test_what_is_cheaper_than_the_planners_choice_is_outside_of_its_search(
         cheaper = edit.ratio < 1
         if cheaper:
             assert priced(edit.request) not in searched, edit.schedule
-            assert explained(f, edit).note == NOT_CONSIDERED
-        assert bool(explained(f, edit).note) == cheaper
+            assert explained(f, [edit])[0].note == NOT_CONSIDERED
+        assert bool(explained(f, [edit])[0].note) == cheaper
 
 
 def test_an_edit_outside_of_the_search_says_so() -> None:
     text = "kernel k(x: f16[B=8, M, K], w: f16[B, K, N]) -> f32[B, M, N] { return dot[K](x, w) SCHEDULE }"
     f = facts(text, 16, 16384, 16)
-    notes = [explained(f, e).note for e in edits(f) if e.ratio < 1]
+    notes = [e.note for e in explained(f, edits(f)) if e.ratio < 1]
     assert notes and set(notes) == {NOT_CONSIDERED}
 
 

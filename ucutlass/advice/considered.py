@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ucutlass.advice.facts import KernelFacts
@@ -15,12 +16,17 @@ SCHEDULE_FIXES = "the planner chooses it, or a cheaper one, where the schedule l
 _PRICED = ("warps", "tile", "cluster", "split_k", "swap", "math", "warp_tile", "rows", "columns", "threads")
 
 
-def explained(facts: KernelFacts, edit: ScheduleEdit) -> ScheduleEdit:
-    """Returns the edit with a note, where a cost model that tells schedules apart prices it below the plan."""
-    if edit.ratio >= 1 or not facts.prices:
-        return edit
-    searched = priced(edit.request) in _searched(facts)
-    return replace(edit, note=SCHEDULE_FIXES if searched else NOT_CONSIDERED)
+def explained(facts: KernelFacts, edits: Sequence[ScheduleEdit]) -> tuple[ScheduleEdit, ...]:
+    """Returns the edits, with a note where a cost model that tells schedules apart prices one below the plan."""
+    if not facts.prices or all(edit.ratio >= 1 for edit in edits):
+        return tuple(edits)
+    searched = _searched(facts)
+    return tuple(
+        edit
+        if edit.ratio >= 1
+        else replace(edit, note=SCHEDULE_FIXES if priced(edit.request) in searched else NOT_CONSIDERED)
+        for edit in edits
+    )
 
 
 def priced(request: PartialSchedule) -> PartialSchedule:

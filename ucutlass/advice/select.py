@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any
 
 from ucutlass.advice.classify import Classification, classify
@@ -58,7 +59,8 @@ def advise(facts: KernelFacts, rates: Mapping[int, HitRate] | None = None) -> Ad
         ranked_findings.append((NEAR, near))
     ranked = sorted(ranked_findings, key=lambda pair: _rank(pair[0], pair[1], known_rates))
     distinct = _distinct(f for _, f in ranked)[:MOST_FINDINGS]
-    shown = tuple(replace(f, edits=tuple(explained(facts, e) for e in f.edits)) for f in distinct)
+    noted = iter(explained(facts, [edit for f in distinct for edit in f.edits]))
+    shown = tuple(replace(f, edits=tuple(islice(noted, len(f.edits)))) for f in distinct)
     shown_rates = {f.rule: known_rates.get(f.rule, NO_RECORD) for f in shown}
     return Advice(classification, facts.bound, facts.seconds, shown, facts.tiers(), shown_rates)
 
