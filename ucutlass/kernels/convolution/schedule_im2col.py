@@ -39,6 +39,9 @@ ROW_BYTES = (128, 64, 32)
 WHOLE_ROWS = False
 """Whether channels that are copied are padded to whole rows of TMA's. Not yet timed."""
 
+WHOLE_GROUPS = False
+"""Whether groups of few channels are copied and padded to TMA's shortest row. Not yet timed."""
+
 FEW_BYTES = 32
 """Bytes of padded channels up to which taps are folded."""
 
@@ -119,13 +122,13 @@ def prepared(
         return "no name is summed that is an axis of both operands and in no window"
     f32 = problem.compute_type == F32
     size = problem.a.read.bytes
-    few = f32 and size * sizes[channel] < SHORTEST_ROW
+    few = (f32 or (WHOLE_GROUPS and _grouped(problem))) and size * sizes[channel] < SHORTEST_ROW
     a = ordered(problem.a, _order_a(problem, channel, by_rows), unit_dim(problem.a) == channel and not few)
     b = problem.b
     if f32:
         b = replace(ordered(b, _order_b(problem, channel), False), split=True)
-    elif not _reads_across(problem):
-        b = ordered(b, _order_b(problem, channel), unit_dim(b) == channel)
+    elif few or not _reads_across(problem):
+        b = ordered(b, _order_b(problem, channel), unit_dim(b) == channel and not few)
     if WHOLE_ROWS and a.pack is not None and problem.compute_type != F32:
         a = replace(a, pad=_whole_rows(sizes[channel], size))
     if few:  # zeros beside them cost less than the multistage kernel
@@ -147,6 +150,12 @@ def prepared(
         if not in_parts or not all(isinstance(o, Reduction) and o.of_rows for o in outputs):
             return "rows that lie apart are reduced over columns, in three passes, and not stored beside it"
     return too_far(ready, how, sizes) or (ready, how)
+
+
+def _grouped(problem: ConvolutionProblem) -> bool:
+    """Whether groups of channels have weights of their own."""
+    batch = {d for run in problem.batch for d in run}
+    return any(a.extent in batch and a.window is None for a in problem.b.axes)
 
 
 def _whole_rows(channels: int, size: int) -> int:
