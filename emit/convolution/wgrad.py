@@ -3,7 +3,8 @@ multiplies over positions, parts of K are added by a second kernel. The template
 the convolution's own.
 
 Both operands lie with K outside in shared memory, as wgmma takes elements of 16 bits (PTX manual,
-"Asynchronous Warpgroup Level Matrix Shared Memory Layout", MN-major).
+"Asynchronous Warpgroup Level Matrix Shared Memory Layout", MN-major). In TF32, which wgmma takes K-major alone, warps
+multiply by mma.sync what they read from the same tiles.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -262,6 +263,42 @@ def test_rows_of_tf32_are_as_few_as_they_can_be() -> None:
     for channels, part in ((36, 32), (72, 32), (48, 16)):
         schedule = _conv(plan(text, {"N": 16, "H": 28, "W": 28, "C": channels, "K": 64}, "sm90a")).schedule
         assert isinstance(schedule, Im2colSchedule) and schedule.part == part
+
+
+@pytest.mark.parametrize(
+    ("order", "element", "channels", "schedule"),
+    [
+        ("G C H W", "bf16", 4, DirectSchedule),
+        ("G C H W", "f32", 8, DirectSchedule),
+        ("G C H W", "bf16", 16, Im2colSchedule),
+        ("H W G C", "f32", 4, DirectSchedule),
+        ("H W G C", "bf16", 8, Sm80Schedule),
+    ],
+)
+def test_groups_of_few_channels_are_for_plain_threads(
+    order: str, element: str, channels: int, schedule: type
+) -> None:
+    first = order.startswith("G")
+    axes = "(G=32 C), H, W" if first else "H, W, (G=32 C)"
+    results = axes.replace(" C", " K").replace("H, W", "P=H, Q=W")
+    weights = "(G=32 K), C, R=3, S=3" if first else "(G=32 K), R=3, S=3, C"
+    text = f"""kernel k(x: {element}[N, {axes}], w: {element}[{weights}]) -> {element}[N, {results}] {{
+  return dot[R, S, C](tf32(x[H = P + R - 1, W = Q + S - 1]), tf32(w))
+}}"""
+    text = text if element == "f32" else text.replace("tf32", "")
+    chosen = _conv(plan(text, {"N": 32, "H": 28, "W": 28, "C": channels, "K": channels}, "sm90a"))
+    assert isinstance(chosen.schedule, schedule)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+def test_copies_are_padded_to_whole_rows() -> None:
+    text = """kernel k(x: bf16[N, C, H, W], w: bf16[K, C, R=3, S=3]) -> bf16[N, K, P=H, Q=W] {
+  return dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w)
+}"""
+    sizes = {"N": 1, "H": 8, "W": 8, "C": 18, "K": 20}
+    chosen = _conv(plan(text, sizes, "sm90a"))
+    assert isinstance(chosen.schedule, Im2colSchedule) and chosen.schedule.part == chosen.problem.a.pad == 32
+    assert judge(text, sizes, arch="sm90a") == []
 
 
 def test_threads_of_depthwise_layers_have_fewer_results_where_these_are_few() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.kernels.convolution_emulated import judge, plan
 from ucutlass.kernels.convolution import schedule_wgrad
-from ucutlass.kernels.convolution.plan import ConvolutionPlan, WgradSchedule
+from ucutlass.kernels.convolution.plan import ConvolutionPlan, Im2colSchedule, WgradSchedule
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
@@ -17,6 +17,7 @@ TEXT = """kernel k(x: f32[N, H, W, C], y: f32[N, P=(H+1)//2, Q=(W+1)//2, K]) -> 
   return dot[N, P, Q](tf32(x[H = 2*P + R - 1, W = 2*Q + S - 1]), tf32(y))
   schedule sm90a { warps cooperative }
 }"""
+CHOSEN = TEXT.replace("  schedule sm90a { warps cooperative }\n", "").replace("RESULT", "K, R=3, S=3, C")
 TAPS_LAST, TAPS_FIRST = "K, C, R=3, S=3", "R=3, S=3, C, K"
 
 
@@ -50,3 +51,16 @@ def test_gradients_compute_their_program(
     assert planned.plan.schedule.tile == (*tile[:2], 32)
     wrong = judge(text, sizes, 0, "sm90a", lambda p: replace(p, launch=(*p.launch[:2], splits)))
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "schedule"),
+    [
+        pytest.param({"N": 32, "H": 56, "W": 56, "C": 64, "K": 64}, WgradSchedule, id="many positions"),
+        pytest.param({"N": 32, "H": 224, "W": 224, "C": 3, "K": 24}, WgradSchedule, id="few channels"),
+        pytest.param({"N": 32, "H": 14, "W": 14, "C": 512, "K": 512}, Im2colSchedule, id="few positions"),
+    ],
+)
+def test_whichever_is_estimated_faster_is_chosen(sizes: dict[str, int], schedule: type) -> None:
+    chosen = plan(CHOSEN, sizes, "sm90a").plan
+    assert isinstance(chosen, ConvolutionPlan) and isinstance(chosen.schedule, schedule)

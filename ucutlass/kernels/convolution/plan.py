@@ -207,7 +207,8 @@ class Im2colSchedule:
 
 @dataclass(frozen=True, slots=True)
 class WgradSchedule:
-    """Hopper's for gradients of weights: TMA gathers positions of windows, wgmma multiplies over them. `tile` is
+    """Hopper's for gradients of weights: TMA gathers positions of windows, wgmma multiplies over them, mma.sync in
+    TF32. `tile` is
     M x N x K in elements, K the positions of a stage, M in blocks of `part` channels of one tap each; the rest
     as in `Im2colSchedule`."""
 

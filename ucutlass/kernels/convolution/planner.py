@@ -95,6 +95,9 @@ SHARE_OF_16_BITS = (1.7, 0.55)
 """What an H100 took of few channels by TMA and by the multistage kernel, as shares of the prices, which are fitted to
 many channels; by compute type, and of all others."""
 
+FEW_IN_GROUPS = 8
+"""Channels of a group up to which plain threads compute it where positions lie innermost."""
+
 FEW_CHANNELS, MOST_SUMMED = 16, 512
 """Channels, and products of a result, up to which a window's taps may count as channels, and threads may have
 register tiles."""
@@ -144,7 +147,7 @@ def plan_convolution(
         problem_, own, splits, notes = tile
     elif word == "direct" and not direct and any(o.reduce is not None for o in pattern.epilogue.outputs):
         return broken(VARIANT_RULES, ChosenWord(word, "plain threads reduce nothing of the result"))
-    elif direct or word == "direct":
+    elif direct or word == "direct" or (not request.fixed() and _are_few_in_groups(pattern, sizes, aligned)):
         problem_, own, splits, notes = _direct(pattern, sizes, device, aligned)
     else:
         chosen = _tiled(pattern, sizes, arch, device, aligned, request, word)
@@ -186,6 +189,29 @@ def _is_direct(pattern: ConvolutionPattern, sizes: tuple[int, ...]) -> bool:
         or n > MOST
         or pattern.dot.compute_type.name not in GATHERED
     )
+
+
+def _are_few_in_groups(
+    pattern: ConvolutionPattern, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None
+) -> bool:
+    """Whether groups have so few channels that plain threads are faster than tiles, of which a group fills a small part:
+    an H100 took 58 us for 421 with 4 channels of bf16 and 34 for 107 with 8 of TF32 where positions lie innermost, and
+    155 for 519 with 4 of TF32 where channels do."""
+    if any(o.reduce is not None for o in pattern.epilogue.outputs):
+        return False
+    problem = convolution_problem(pattern, sizes, aligned, apart=True)
+    channel = summed_channel(problem, sizes)
+    batch = {d for run in problem.batch for d in run}
+    plain = [{a.extent for a in o.axes if a.window is None} for o in (problem.a, problem.b)]
+    taps, results = _taps_and_results(problem, sizes)
+    if channel is None or not batch & plain[0] & plain[1] or problem.b.windows or taps > results:
+        return False
+    windows = [a.window for a in problem.a.axes if a.window is not None]
+    if any(w.scale > 1 or any(abs(c) > 1 for _, c in w.terms) for w in windows):
+        return False
+    if unit_dim(problem.a) == channel:
+        return sizes[channel] <= FEW_IN_GROUPS // 2 and problem.a.elem.bytes == F32.bytes
+    return sizes[channel] <= FEW_IN_GROUPS
 
 
 _Chosen = tuple[ConvolutionProblem, ConvolutionSchedule, int, tuple[Note, ...]]
@@ -379,12 +405,11 @@ def _tiled(
     if arch.wgmma and warps != "multistage":
         fold = request.fold == "yes"
         maths = _maths(request, whole)
-        every = [
-            _gathered_by_tma(pattern, sizes, device, aligned, fold, math_, warps == "cooperative")
-            for math_ in maths
-        ]
+        every = [_gathered_by_tma(pattern, sizes, device, aligned, fold, math_) for math_ in maths]
         fitting = [every[0], *(chosen for chosen in every[1:] if _holds(chosen, request))]
         hopper = _cheapest_passes(fitting, sizes, device)
+        if whole.compute_type == TF32 and request.fixed().keys() <= {"warps"}:
+            hopper = _or_gradient(hopper, pattern, sizes, device, aligned)
         if request.fold == "rows" and not isinstance(hopper, str):
             hopper = _by_runs(hopper, sizes, device)
             if isinstance(hopper, str):
@@ -470,18 +495,17 @@ def _gathered_by_tma(
     aligned: tuple[bool, ...] | None,
     fold: bool,
     math_: FieldMath | None,
-    synchronous: bool,
 ) -> _Chosen | str:
     """A kernel of TMA and wgmma, its operands as the program has them, read along other positions, or exchanged."""
     whole = convolution_problem(pattern, sizes, aligned)
-    hopper = _hopper(whole, sizes, device, fold, math_, synchronous)
+    hopper = _hopper(whole, sizes, device, fold, math_)
     if isinstance(hopper, str):
         others = convolution_problem(pattern, sizes, aligned, positions=True)
-        windows = hopper if others == whole else _hopper(others, sizes, device, fold, math_, synchronous)
+        windows = hopper if others == whole else _hopper(others, sizes, device, fold, math_)
         hopper = hopper if isinstance(windows, str) else windows
     if isinstance(hopper, str) and pattern.b.windowed and not pattern.a.windowed:
         other = convolution_problem(exchanged(pattern), sizes, aligned)
-        swapped = _hopper(other, sizes, device, fold, math_, synchronous)
+        swapped = _hopper(other, sizes, device, fold, math_)
         hopper = hopper if isinstance(swapped, str) else swapped
     return hopper
 
@@ -570,25 +594,59 @@ def _hopper(
     device: Device,
     fold: bool,
     math_: FieldMath | None = None,
-    synchronous: bool = False,
 ) -> _Chosen | str:
     """A kernel of TMA and wgmma, or why none takes the problem: windows of a sum over channels, or those of
-    a sum over the positions where they stand, in TF32 where `synchronous` by mma.sync."""
+    a sum over the positions where they stand."""
     problem = _in_parts(whole, math_)
     if isinstance(problem, str):
         return problem
     chosen = _gathered_windows(problem, sizes, device, fold, by_rows=False)
     if fold or not isinstance(chosen, str):
         return chosen
+    gradient = _gradient(problem, sizes, device) if problem.compute_type != TF32 else chosen
+    if not isinstance(gradient, str):
+        return gradient[0]
+    by_rows = _gathered_windows(problem, sizes, device, fold, by_rows=True)
+    return chosen if isinstance(by_rows, str) else by_rows
+
+
+def _gradient(
+    problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device
+) -> tuple[_Chosen, float] | str:
+    """The kernel of a gradient of weights, of which TMA gathers the positions of windows, and its clocks without copies;
+    or why there is none."""
     gradient = prepared_wgrad(problem, sizes)
-    if isinstance(gradient, str) or (problem.compute_type == TF32 and not synchronous):
-        by_rows = _gathered_windows(problem, sizes, device, fold, by_rows=True)
-        return chosen if isinstance(by_rows, str) else by_rows
+    if isinstance(gradient, str):
+        return gradient
     prepared_ = [w for w in (folded_wgrad(problem, sizes), gradient) if not isinstance(w, str)]
     priced = [(wgrad_schedule(*w, sizes, device), w[0]) for w in prepared_]
-    (_, splits, schedule), ready = min(priced, key=lambda p: p[0][:2])
-    why = f"TMA gathers the positions of windows, wgmma multiplies; {splits} parts of the sum"
-    return ready, schedule, splits, (Note("", "im2col", why), *_packs(ready))
+    (clocks, splits, schedule), ready = min(priced, key=lambda p: p[0][:2])
+    unit = "mma.sync" if problem.compute_type == TF32 else "wgmma"
+    why = f"TMA gathers the positions of windows, {unit} multiplies; {splits} parts of the sum"
+    return (ready, schedule, splits, (Note("", "im2col", why), *_packs(ready))), clocks
+
+
+def _or_gradient(
+    hopper: _Chosen | str,
+    pattern: ConvolutionPattern,
+    sizes: tuple[int, ...],
+    device: Device,
+    aligned: tuple[bool, ...] | None,
+) -> _Chosen | str:
+    """The kernel of wgmma in TF32, or that of mma.sync for a gradient of weights, whichever is estimated faster."""
+    gradient = _gradient(convolution_problem(pattern, sizes, aligned), sizes, device)
+    if isinstance(gradient, str) and pattern.b.windowed and not pattern.a.windowed:
+        gradient = _gradient(convolution_problem(exchanged(pattern), sizes, aligned), sizes, device)
+    if isinstance(gradient, str):
+        return hopper
+    chosen, clocks = gradient
+    ready = chosen[0]
+    if ready.batch and math.prod(sizes[d] for d in ready.n) < FEW_CHANNELS:
+        return hopper  # a group fills a small part of a tile
+    if isinstance(hopper, str) or not isinstance(hopper[1], Im2colSchedule):
+        return chosen
+    seconds = clocks / device.clock + copies_seconds(chosen[0], sizes, device)
+    return chosen if seconds < im2col_seconds(hopper[0], hopper[1], sizes, device) else hopper
 
 
 def _gathered_windows(

@@ -1,7 +1,9 @@
-"""How a gradient of weights runs on Hopper's TMA and wgmma: operands' order, the tile, parts of the sum."""
+"""How a gradient of weights runs on Hopper's TMA, with wgmma or in TF32 mma.sync: operands' order, the tile, parts of
+the sum."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 
@@ -18,6 +20,7 @@ from ucutlass.kernels.convolution.schedule_im2col import (
     fold_of,
     ordered,
     out_of_reach,
+    row_clocks,
 )
 from ucutlass.kernels.convolution.smem import stages_held
 
@@ -70,14 +73,15 @@ FINISH = Finish()
 @dataclass(frozen=True, slots=True)
 class Synchronous:
     """Clocks of an SM where mma.sync multiplies in TF32: multiplications and bytes of shared memory a clock, the share
-    of the shorter of both that shows, how much longer fewer than so many warps take, and what a launch and a block take
-    besides. Not fitted."""
+    of the shorter of both that shows, how much longer fewer than so many warps take, a row that TMA brings, and what a
+    launch and a block take besides."""
 
-    rate: float = 512.0
+    rate: float = 400.0
     bytes: float = 128.0
     overlap: float = 0.3
     warps: int = 8
     alone: float = 1.4
+    row: float = 2.0
     launch: float = 4400.0
     wave: float = 2500.0
 
@@ -211,16 +215,17 @@ def wgrad_schedule(
     """The clocks of the tile and the parts of the sum that fill the device best, with these."""
     channels, size = tap_run(problem, how, sizes), problem.a.read.bytes
     depth, parts = ROW // size, [row // size for row in ROW_BYTES]
-    least = min(math.ceil(channels / p) * p for p in parts)
-    part = next(p for p in parts if math.ceil(channels / p) * p <= 1.15 * least)
+    synchronous = problem.compute_type == TF32
+    if not synchronous:
+        least = min(math.ceil(channels / p) * p for p in parts)
+        parts = [next(p for p in parts if math.ceil(channels / p) * p <= 1.15 * least)]
     taps = math.prod(sizes[s.tap_dim] for s in how.space if s.tap_dim in problem.m and s.tap_dim is not None)
-    rows = taps * math.ceil(channels / part) * part
     n = math.prod(sizes[d] for d in problem.n)
     batch = math.prod(sizes[d] for run in problem.batch for d in run)
     steps = math.ceil(math.prod(sizes[d] for d in problem.k) / depth)
-    synchronous = problem.compute_type == TF32
     candidates: list[tuple[float, int, WgradSchedule]] = []
-    for tile_m, tile_n, groups in TF32_TILES if synchronous else TILES:
+    for part, (tile_m, tile_n, groups) in itertools.product(parts, TF32_TILES if synchronous else TILES):
+        rows = taps * math.ceil(channels / part) * part
         for blocks in range(1, MOST_BLOCKS + 1):
             held = stages_held(tile_m, tile_n, groups, blocks, steps, device)
             if held == 0 or (synchronous and not _fragments_fit(tile_m, tile_n, groups, blocks)):
@@ -228,13 +233,13 @@ def wgrad_schedule(
             schedule = WgradSchedule((tile_m, tile_n, depth), part, held, groups, blocks)
             tiles = math.ceil(rows / tile_m) * math.ceil(n / tile_n) * batch
             for splits in _splits(tiles, blocks, steps, device):
-                time = clocks(schedule, rows, n, batch * splits, math.ceil(steps / splits), device)
+                steps_each = math.ceil(steps / splits)
                 if synchronous:
-                    time = max(
-                        time, _synchronous_clocks(schedule, tiles * splits, math.ceil(steps / splits), device)
-                    )
-                elif min(blocks, math.ceil(tiles * splits / device.sms)) == 1:
-                    time *= FINISH.alone[groups - 1]
+                    time = _synchronous_clocks(schedule, channels, tiles * splits, steps_each, device)
+                else:
+                    time = clocks(schedule, rows, n, batch * splits, steps_each, device)
+                    if min(blocks, math.ceil(tiles * splits / device.sms)) == 1:
+                        time *= FINISH.alone[groups - 1]
                 if splits > 1:
                     moved = 8.0 * splits * tiles * tile_m * tile_n
                     time += FINISH.launch + moved / FINISH.bytes
@@ -249,18 +254,23 @@ def _fragments_fit(tile_m: int, tile_n: int, groups: int, blocks: int) -> bool:
     return warps * 32 * registers <= REGISTERS and registers <= MOST_REGISTERS
 
 
-def _synchronous_clocks(schedule: WgradSchedule, blocks: int, steps: int, device: Device) -> float:
-    """Clocks of the SM with the most blocks where mma.sync multiplies, and where warps read their fragments."""
-    (tile_m, tile_n, depth), groups = schedule.tile, schedule.groups
+def _synchronous_clocks(
+    schedule: WgradSchedule, channels: int, blocks: int, steps: int, device: Device
+) -> float:
+    """Clocks of the SM with the most blocks where mma.sync multiplies: of a step it multiplies, reads fragments beside
+    what TMA brings, or waits for TMA's rows."""
+    (tile_m, tile_n, depth), part, groups = schedule.tile, schedule.part, schedule.groups
     most = math.ceil(blocks / device.sms)
     concurrent = min(schedule.blocks, most)
     multiplied = tile_m * tile_n * depth / SYNCHRONOUS.rate
     read = 4 * groups * depth * (tile_m / (2 * groups) + tile_n / 2) * 4 / SYNCHRONOUS.bytes
-    brought = depth * (tile_m + tile_n) * 4 / SYNCHRONOUS.bytes
-    step = max(multiplied, read + brought) + SYNCHRONOUS.overlap * min(multiplied, read + brought)
+    moved = read + depth * (tile_m + tile_n) * 4 / SYNCHRONOUS.bytes
+    step = max(multiplied, moved) + SYNCHRONOUS.overlap * min(multiplied, moved)
     if 4 * groups * concurrent < SYNCHRONOUS.warps:
         step *= SYNCHRONOUS.alone
-    return SYNCHRONOUS.launch + most * (steps * step + SYNCHRONOUS.wave)
+    row = row_clocks(channels, part, "tensor") / math.ceil(channels / part)
+    brought = depth * (tile_m / part * row + tile_n * 4 / ROW * SYNCHRONOUS.row)
+    return SYNCHRONOUS.launch + most * (steps * max(step, brought) + SYNCHRONOUS.wave)
 
 
 def _splits(tiles: int, blocks: int, steps: int, device: Device) -> list[int]:
