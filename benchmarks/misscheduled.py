@@ -43,7 +43,7 @@ TABLE: tuple[Bad, ...] = (
     Bad("mma.sync, 64 rows", _PLAIN, _mnk(64, 4096, 4096), "warps multistage", 16),
     Bad("FFMA for f32", _F32, _mnk(2048, 2048, 2048), "warps multistage math simt", 16),
     Bad("cluster 8x1", _PLAIN, _mnk(4096, 4096, 4096), f"{_COOPERATIVE} tile 128x256x64 cluster 8x1", 5),
-    Bad("cluster 4x2", _PLAIN, _mnk(8192, 8192, 8192), f"{_COOPERATIVE} tile 128x256x64 cluster 4x2", 5),
+    Bad("cluster 4x2", _PLAIN, _mnk(4096, 8192, 4096), f"{_COOPERATIVE} tile 128x256x64 cluster 4x2", 5),
     Bad("tail of a wave", _PLAIN, _mnk(3072, 1536, 8192), f"{_COOPERATIVE} tile 128x256x64 split_k 1", 4),
     Bad("few tiles, 512 rows", _PLAIN, _mnk(512, 4096, 4096), f"{_COOPERATIVE} tile 256x128x64", 4),
     Bad("few tiles, long K", _PLAIN, _mnk(1024, 1024, 32768), f"{_COOPERATIVE} tile 128x256x64 split_k 1", 4),

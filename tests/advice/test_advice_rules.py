@@ -47,7 +47,7 @@ def test_legality_is_not_written_twice() -> None:
 
 SPEAK = (
     (4, PLAIN, (512, 4096, 4096), "warps cooperative tile 256x128x64"),
-    (5, PLAIN, (8192, 8192, 8192), "warps cooperative tile 128x256x64 cluster 4x2"),
+    (5, PLAIN, (4096, 4096, 4096), "warps cooperative tile 128x256x64 cluster 4x2"),
     (6, PLAIN, (8192, 8192, 8192), "warps pingpong tile 64x256x64 cluster 1x1"),
     (7, PLAIN, (4096, 4096, 4096), GOOD + " stages 2"),
     (8, PLAIN, (8192, 8192, 4096), "warps cooperative tile 128x256x128 cluster 2x1"),

@@ -35,10 +35,12 @@ class Constants:
     clock: of the device's peak clock. sustained: of the tensor cores' rate at that clock, what power
     leaves when all SMs multiply. norm: exponent that joins the limits. dram, l2_bytes, sm_bytes: of
     HBM's bandwidth; bytes per cycle and SM that L2 serves with all SMs at it, and that one SM takes.
+    received: what a byte weighs for an SM that another block of its cluster asked for.
     beyond_bytes: bytes beyond a tensor's edge that TMA fills with zeros, per cycle and SM of the chip,
     beside what they cost as loads: all SMs share that rate. shared: where r SMs of a GPC read a tile at
-    the same time, L2 serves it as if r ** -shared of them did. straddle: bytes that L2 serves for one of an operand
-    whose lines do not begin at its sectors. start, fill: seconds that any kernel takes
+    the same time, L2 serves it as if r ** -shared of them did. line, straddle, straddle_sm: bytes that L2 serves for
+    one of an operand whose rows do not all begin at a line of L2, or at a sector; and that an SM takes of the last.
+    start, fill: seconds that any kernel takes
     beside its work; cycles more until a TMA kernel has its first operands. tile: cycles of a tile's start
     and end. element, function, load, direct: cycles of an SM per element of a tile for the epilogue's
     store, a plain function, one more whole operand, a tensor moved by threads. narrow_steps: how much longer the
@@ -59,37 +61,40 @@ class Constants:
     """
 
     clock: float = 1.04
-    sustained: float = 0.911
-    norm: float = 3.25
-    dram: float = 0.837
-    l2_bytes: float = 40.0
-    sm_bytes: float = 66.0
-    beyond_bytes: float = 20.4
-    shared: float = 0.201
-    straddle: float = 1.64
-    start: float = 1.49e-06
-    fill: float = 1500.0
-    tile: float = 560.0
-    element: float = 0.0836
+    sustained: float = 0.977
+    norm: float = 2.52
+    dram: float = 0.903
+    l2_bytes: float = 41.8
+    sm_bytes: float = 68.3
+    received: float = 0.375
+    beyond_bytes: float = 20.8
+    shared: float = 0.296
+    line: float = 1.17
+    straddle: float = 1.38
+    straddle_sm: float = 1.59
+    start: float = 1.4e-06
+    fill: float = 1400.0
+    tile: float = 411.0
+    element: float = 0.0837
     function: float = 1 / 128
     load: float = 0.09
-    narrow_steps: float = 2.0
+    narrow_steps: float = 2.57
     direct: float = 0.427
     alone: float = 2.6
     split: float = 4.5e-06
     handover: float = 2000.0
     reduce_bytes: float = 35.6
-    exchange: float = 7460.0
-    exchange_bytes: float = 9.23
+    exchange: float = 5060.0
+    exchange_bytes: float = 10.0
     cached: float = 0.825
-    wide_accumulators: float = 1.15
+    wide_accumulators: float = 1.23
     register_operand: float = 1.15
     split_step: float = 300.0
     fragment: float = 150.0
     split_shared: float = 50.0
-    split_f16: float = 0.84
+    split_f16: float = 0.78
     step_f16: float = 1.2
-    step_f16_unhidden: float = 2.0
+    step_f16_unhidden: float = 2.15
     mma_sync_hopper: float = 0.27
     mma_sync: float = 0.7
     simt: float = 0.6
@@ -338,8 +343,17 @@ def _sm90_step(c: GemmCandidate, s: Sm90Schedule, active: int, device: Device, k
         if s.math == "tf32x3_fused":
             own += k.split_shared * n * depth / THREADS["cooperative"]
         mma = max(mma, own)
-    beyond = (m - c.shape.m / ceil_div(c.shape.m, m)) * a + (n - c.shape.n / ceil_div(c.shape.n, n)) * b
-    loads = (m * a + n * b) / k.sm_bytes + beyond * active / (k.beyond_bytes * device.sms)
+    m_tiles, n_tiles = tile_grid(c.shape, s.tile, s.cluster, c.launch.swizzle)
+    beyond = (m - c.shape.m / m_tiles) * a + (n - c.shape.n / n_tiles) * b
+    # Of a block's own share of what its cluster loads, and of all that arrives.
+    share_a, share_b = m * a / s.cluster[1], n * b / s.cluster[0]
+    own = share_a * _row_share(c.problem.a, m, s, c) * _unaligned(
+        c.problem.a, c.shape.m, c, k.line, k.straddle_sm
+    ) + share_b * _row_share(c.problem.b, n, s, c) * _unaligned(
+        c.problem.b, c.shape.n, c, k.line, k.straddle_sm
+    )
+    received = m * a + n * b - share_a - share_b
+    loads = (own + k.received * received) / k.sm_bytes + beyond * active / (k.beyond_bytes * device.sms)
     return max(mma, depth * loads)
 
 
@@ -352,8 +366,11 @@ def _sm90_l2(
     batch, gpcs = c.shape.batch, max(1.0, device.sms / device.sms_per_gpc)
     parts_a, parts_b = _parts(c)
     a, b = c.problem.a, c.problem.b
-    rows = min(m, c.shape.m) * a.elem.bytes * parts_a / s.cluster[1] * _straddle(a, c.shape.m, c, k)
-    columns = min(n, c.shape.n) * b.elem.bytes * parts_b / s.cluster[0] * _straddle(b, c.shape.n, c, k)
+    served_a, served_b = (
+        t.elem.bytes * parts * _unaligned(t, extent, c, k.line, k.straddle)
+        for t, parts, extent in ((a, parts_a, c.shape.m), (b, parts_b, c.shape.n))
+    )
+    rows, columns = min(m, c.shape.m) * served_a / s.cluster[1], min(n, c.shape.n) * served_b / s.cluster[0]
     together = active / max(1, c.launch.splits)  # parts of K read different operands
     rows *= math.pow(max(1.0, together / (m_tiles * batch * s.cluster[1]) / gpcs), -k.shared)
     columns *= math.pow(max(1.0, together / (n_tiles * batch * s.cluster[0]) / gpcs), -k.shared)
@@ -361,14 +378,25 @@ def _sm90_l2(
     return m_tiles * n_tiles * batch * (c.shape.k * (rows + columns) + partial)
 
 
-def _straddle(operand: Access, extent: int, c: GemmCandidate, k: Constants) -> float:
-    """What L2 serves for a byte of an operand: lines that begin within a sector take parts of further ones."""
-    length = c.shape.k if operand.k[-1] == () else extent
-    return k.straddle if length * operand.elem.bytes % _SECTOR else 1.0
+def _unaligned(operand: Access, extent: int, c: GemmCandidate, line: float, straddle: float) -> float:
+    """What is served for a byte of an operand: rows that begin within a line of L2 take parts of two, and within a
+    sector parts of further ones."""
+    pitch = (c.shape.k if operand.k[-1] == () else extent) * operand.elem.bytes
+    return 1.0 if pitch % _LINE == 0 else straddle if pitch % _SECTOR else line
 
 
+def _row_share(operand: Access, extent: int, s: Sm90Schedule, c: GemmCandidate) -> float:
+    """How many times the bytes of an operand's tile are worth that TMA loads in rows of less than a line: a row of 32
+    bytes takes as long. Copies of f32 are K-major."""
+    copied = c.problem.compute_type.name == "f32"
+    row = s.tile[2] if copied or operand.k[-1] == () else extent
+    item = 2 if s.math == "f16x3" else operand.elem.bytes
+    return _LINE / next((width for width in (128, 64, 32) if row * item % width == 0), 32)
+
+
+_LINE = 128
 _SECTOR = 32
-"""Bytes that L2 reads at once."""
+"""Bytes of a line of L2, and of what it reads at once."""
 
 
 def _k_major(c: GemmCandidate) -> bool:
