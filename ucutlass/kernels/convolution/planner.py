@@ -16,7 +16,12 @@ from ucutlass.ir.schedule import PartialSchedule, Warps
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.addresses import vector_width
 from ucutlass.kernels.convolution.cost import Extents, estimate, measure
-from ucutlass.kernels.convolution.cost_f32 import copies_seconds, im2col_seconds, multistage_seconds
+from ucutlass.kernels.convolution.cost_f32 import (
+    copies_seconds,
+    im2col_seconds,
+    multistage_seconds,
+    tiles_of_runs,
+)
 from ucutlass.kernels.convolution.cost_register_tile import cheapest_register_tile, register_tile_seconds
 from ucutlass.kernels.convolution.match import ConvolutionPattern, exchanged
 from ucutlass.kernels.convolution.plan import (
@@ -101,6 +106,13 @@ FEW_IN_GROUPS = 8
 FEW_CHANNELS, MOST_SUMMED = 16, 512
 """Channels, and products of a result, up to which a window's taps may count as channels, and threads may have
 register tiles."""
+
+LEFT_TO_RUNS = frozenset({"warps", "math", "raster", "swizzle"})
+"""What a schedule may fix where the planner still chooses whether taps share rows."""
+
+HALF_ROW, SHORT_PART, SHARE_OF_RUNS = 32, 16, 0.9
+"""Channels of rows of 64 and 32 bytes in f16 parts; and the share of their price at which runs of the former are compared:
+an H100 took a tenth longer than the price of such rows that each tap gathers."""
 
 DEPTH_OF_F16 = 64
 """Products of K of a tile of f16 parts: a row of 128 bytes, as all tiles of TMA and wgmma are deep."""
@@ -407,11 +419,14 @@ def _tiled(
         maths = _maths(request, whole)
         every = [_gathered_by_tma(pattern, sizes, device, aligned, fold, math_) for math_ in maths]
         fitting = [every[0], *(chosen for chosen in every[1:] if _holds(chosen, request))]
+        if request.math != "tf32x3" and set(request.fixed()) <= LEFT_TO_RUNS and whole.compute_type == F32:
+            runs = _by_runs(pattern, sizes, device, aligned)
+            fitting += [runs] if _gains_by_runs(runs, sizes, device) else []
         hopper = _cheapest_passes(fitting, sizes, device)
         if whole.compute_type == TF32 and request.fixed().keys() <= {"warps"}:
             hopper = _or_gradient(hopper, pattern, sizes, device, aligned)
-        if request.fold == "rows" and not isinstance(hopper, str):
-            hopper = _by_runs(hopper, sizes, device)
+        if request.fold == "rows":
+            hopper = _by_runs(pattern, sizes, device, aligned)
             if isinstance(hopper, str):
                 return broken(VARIANT_RULES, ChosenWord("cooperative", hopper))
     if not isinstance(hopper, str) and (warps == "cooperative" or whole.compute_type != F32):
@@ -482,7 +497,8 @@ def _cheapest_passes(
         problem, schedule, _, _ = chosen
         if not isinstance(schedule, Im2colSchedule):
             return math.inf
-        return im2col_seconds(problem, schedule, sizes, device)
+        share = SHARE_OF_RUNS if schedule.halo and schedule.part == HALF_ROW else 1.0
+        return share * im2col_seconds(problem, schedule, sizes, device)
 
     served_ = [c for c in candidates if not isinstance(c, str)]
     return min(served_, key=price) if served_ else candidates[0]
@@ -662,14 +678,34 @@ def _gathered_windows(
     return gathered_[0], schedule, 1, notes
 
 
-def _by_runs(chosen: _Chosen, sizes: tuple[int, ...], device: Device) -> _Chosen | str:
-    """The kernel of TMA and wgmma whose taps along the innermost window share rows, or why they cannot."""
+def _by_runs(
+    pattern: ConvolutionPattern, sizes: tuple[int, ...], device: Device, aligned: tuple[bool, ...] | None
+) -> _Chosen | str:
+    """The kernel of three f16 passes whose taps along the innermost window share rows, or why they cannot."""
+    chosen = _gathered_by_tma(pattern, sizes, device, aligned, False, "f16x3")
+    if isinstance(chosen, str):
+        return chosen
     problem, schedule, splits, notes = chosen
     how = im2col(problem)
     if not isinstance(schedule, Im2colSchedule) or isinstance(how, str):
         return "rows are shared by windows of a sum over channels"
     runs = schedule_of_runs(problem, how, sizes, device)
-    return runs if isinstance(runs, str) else (problem, runs, splits, notes)
+    if isinstance(runs, str):
+        return runs
+    why = "the taps of the innermost window share the rows that TMA gathers"
+    return problem, runs, splits, (*notes, Note("fold", "rows", why))
+
+
+def _gains_by_runs(chosen: _Chosen | str, sizes: tuple[int, ...], device: Device) -> bool:
+    """Whether its price may choose the kernel whose taps share rows: with tiles for all SMs, and with fewer than 128 columns
+    and rows of more than 32 bytes; others took up to 8 % longer than without on an H100."""
+    if isinstance(chosen, str):
+        return False
+    problem, schedule, _, _ = chosen
+    if not isinstance(schedule, Im2colSchedule):
+        return False
+    enough = tiles_of_runs(problem, schedule, sizes) >= device.sms
+    return enough and schedule.tile[1] < 128 and schedule.part > SHORT_PART
 
 
 def _packs(problem: ConvolutionProblem) -> tuple[Note, ...]:

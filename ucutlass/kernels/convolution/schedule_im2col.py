@@ -77,6 +77,11 @@ SPLITS = (1, 2, 4, 8)
 """Blocks of a cluster that share the sum of a tile, where tiles alone leave SMs idle."""
 
 
+LEAST_SPLIT, MOST_F16_SPLITS, SPLIT_GAIN = 64, 4, 0.75
+"""In three f16 passes: channels from which blocks of a cluster share the sum of a tile, their most blocks, and the share
+of the clocks that they may take at most (of eight blocks an H100 took longer than of four)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """Clocks of an SM, fitted to an H200: of 64 x 64 x 16 multiplied as sustained, more where an
@@ -371,7 +376,9 @@ def schedule_of(
     tiles = _candidates(passes)
     fold = how.fold is not None
     reduced = any(isinstance(o, Reduction) for o in problem.gemm.outputs)
-    splits = SPLITS if passes == "tensor" and not reduced else (1,)
+    shared = passes == "tensor" or (passes == "f16x3" and padded >= LEAST_SPLIT and not fold)
+    most = MOST_F16_SPLITS if passes == "f16x3" else max(SPLITS)
+    splits = tuple(n for n in SPLITS if n <= most) if shared and not reduced else (1,)
     priced: list[tuple[float, int, Im2colSchedule]] = []
     for split_k, (tile_m, tile_n, groups, blocks) in itertools.product(splits, tiles):
         count = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch * split_k
@@ -379,7 +386,9 @@ def schedule_of(
         if held > 0 and (split_k == 1 or count <= device.sms):
             s = Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks, fold, split_k, passes)
             priced.append((_schedule_clocks(s, m, n, batch, stages, device), len(priced), s))
-    return min(priced)[-1]
+    best = min(priced)
+    whole = min(p for p in priced if p[-1].split_k == 1)
+    return best[-1] if passes == "tensor" or best[0] <= SPLIT_GAIN * whole[0] else whole[-1]
 
 
 def schedule_of_runs(
@@ -399,7 +408,7 @@ def schedule_of_runs(
     parts = [p for p in (64, 32, 16) if how.group is None or channels % p == 0]
     if not parts:
         return f"groups of {channels} channels are no whole rows of 32 bytes"
-    part = min(parts, key=lambda p: (-(-channels // p) * (p + 8), -p))  # a step waits for barriers besides
+    part = min(parts, key=lambda p: (-(-channels // p) * (p + 4), -p))  # a step waits for barriers besides
     taps = math.prod(_taps(s, sizes) for s in how.space)
     steps = taps * -(-channels // part)
     n = math.prod(sizes[d] for d in problem.n)
