@@ -290,6 +290,15 @@ def test_groups_of_few_channels_are_for_plain_threads(
     assert isinstance(chosen.schedule, schedule)
 
 
+@pytest.mark.parametrize(("channels", "schedule"), [(8, Sm80Schedule), (16, WgradSchedule)])
+def test_gradients_of_weights_of_small_groups_are_not_for_wide_tiles(channels: int, schedule: type) -> None:
+    text = """kernel k(x: bf16[N, H, W, (G=32 C)], y: bf16[N, P=H, Q=W, (G=32 K)]) -> bf16[(G=32 K), R=3, S=3, C] {
+  return dot[N, P, Q](x[H = P + R - 1, W = Q + S - 1], y)
+}"""
+    chosen = _conv(plan(text, {"N": 32, "H": 28, "W": 28, "C": channels, "K": channels}, "sm90a"))
+    assert isinstance(chosen.schedule, schedule)
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 def test_copies_are_padded_to_whole_rows() -> None:
     text = """kernel k(x: bf16[N, C, H, W], w: bf16[K, C, R=3, S=3]) -> bf16[N, K, P=H, Q=W] {
