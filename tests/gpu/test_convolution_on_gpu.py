@@ -42,6 +42,7 @@ LARGER: Mapping[str, Mapping[str, int]] = {
     "weight gradient odd": {"N": 5, "H": 33, "W": 31, "C": 3, "K": 67},
     "weight gradient grouped": {"N": 16, "H": 30, "W": 17, "C": 72, "K": 136},
     "weight gradient exchanged": {"N": 16, "H": 41, "W": 30, "C": 136, "K": 200},
+    "weight gradient in TF32": {"N": 16, "H": 41, "W": 30, "C": 136, "K": 200},
     "grouped, channels first": {"B": 3, "C": 32, "H": 30, "W": 17, "K": 72},
     "grouped, transposed, three dimensions": {"B": 3, "C": 16, "D": 6, "H": 11, "W": 13, "K": 40},
     "transposed by three": {"B": 3, "C": 64, "H": 17, "W": 19, "K": 136},

@@ -111,6 +111,14 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
             ),
             {"N": 3, "H": 13, "W": 12, "C": 40, "K": 24},
         ),
+        "weight gradient in TF32": (
+            _kernel(
+                "x: f32[N, H, W, C], y: f32[N, P=(H+1)//2, Q=W-1, K], b: f32[C]",
+                "f32[R=3, S=2, C, K]",
+                "dot[N, P, Q](tf32(y), tf32(x[H = 2*P + 2*R - 2, W = Q + 1 - S])) * 0.5 + b",
+            ),
+            {"N": 3, "H": 13, "W": 12, "C": 40, "K": 24},
+        ),
         "grouped, channels first": (
             _kernel(
                 "x: f32[B, (G=3 C), H, W], w: f32[(G K), C, R=3, S=3], b: f32[(G K)]",
