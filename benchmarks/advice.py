@@ -25,7 +25,17 @@ from typing import Any
 
 from benchmarks.misscheduled import TABLE, Bad
 from ucutlass import frontend, ir
-from ucutlass.advice import RULES, Advice, Finding, ScheduleEdit, advise, facts_of, finding
+from ucutlass.advice import (
+    RULES,
+    Advice,
+    Finding,
+    ScheduleEdit,
+    advise,
+    classify,
+    facts_of,
+    finding,
+    leading_findings,
+)
 from ucutlass.backend import source_of, toolchain
 from ucutlass.files import write
 from ucutlass.handoff import program_payload
@@ -141,7 +151,7 @@ def data() -> int:
             to = times.get(key(p, spoken.edits[0].request)) if spoken and spoken.edits else None
             if spoken and to is not None:
                 ratios[rule.number].append((to / us, spoken.edits[0]))
-        shown = [f for f in advise(facts).findings if f.edits]
+        shown = [f for f in leading_findings(facts, classify(facts, facts.bound), {}) if f.edits]
         if not shown:
             silent.append(us / best[key(p, p.request)[:4]])
         elif (to := times.get(key(p, shown[0].edits[0].request))) is not None:

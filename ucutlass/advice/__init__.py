@@ -5,7 +5,7 @@ from ucutlass.advice.edits import neighbours
 from ucutlass.advice.facts import BuildFacts, Counters, KernelFacts, Rival, TimingFacts, facts_of
 from ucutlass.advice.finding import AdviceRule, ExpectedRatio, Finding, Metric, ScheduleEdit
 from ucutlass.advice.rules import RULES
-from ucutlass.advice.select import Advice, HitRate, advise, finding
+from ucutlass.advice.select import Advice, HitRate, advise, finding, leading_findings
 
 __all__ = [
     "RULES",
@@ -26,5 +26,6 @@ __all__ = [
     "classify",
     "facts_of",
     "finding",
+    "leading_findings",
     "neighbours",
 ]

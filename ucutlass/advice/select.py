@@ -50,6 +50,17 @@ def advise(facts: KernelFacts, rates: Mapping[int, HitRate] | None = None) -> Ad
     by rule."""
     classification = classify(facts, facts.bound)
     known_rates = rates or {}
+    distinct = leading_findings(facts, classification, known_rates)
+    noted = iter(explained(facts, [edit for f in distinct for edit in f.edits]))
+    shown = tuple(replace(f, edits=tuple(islice(noted, len(f.edits)))) for f in distinct)
+    shown_rates = {f.rule: known_rates.get(f.rule, NO_RECORD) for f in shown}
+    return Advice(classification, facts.bound, facts.seconds, shown, facts.tiers(), shown_rates)
+
+
+def leading_findings(
+    facts: KernelFacts, classification: Classification, rates: Mapping[int, HitRate]
+) -> tuple[Finding, ...]:
+    """Returns the findings that are shown, the first first, without notes on their edits."""
     ranked_findings = [
         (rule, f)
         for rule in RULES
@@ -57,12 +68,8 @@ def advise(facts: KernelFacts, rates: Mapping[int, HitRate] | None = None) -> Ad
     ]
     if not any(f.edits for _, f in ranked_findings) and (near := finding(NEAR, facts)):
         ranked_findings.append((NEAR, near))
-    ranked = sorted(ranked_findings, key=lambda pair: _rank(pair[0], pair[1], known_rates))
-    distinct = _distinct(f for _, f in ranked)[:MOST_FINDINGS]
-    noted = iter(explained(facts, [edit for f in distinct for edit in f.edits]))
-    shown = tuple(replace(f, edits=tuple(islice(noted, len(f.edits)))) for f in distinct)
-    shown_rates = {f.rule: known_rates.get(f.rule, NO_RECORD) for f in shown}
-    return Advice(classification, facts.bound, facts.seconds, shown, facts.tiers(), shown_rates)
+    ranked = sorted(ranked_findings, key=lambda pair: _rank(pair[0], pair[1], rates))
+    return _distinct(f for _, f in ranked)[:MOST_FINDINGS]
 
 
 def finding(rule: AdviceRule, facts: KernelFacts) -> Finding | None:
