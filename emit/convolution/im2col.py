@@ -9,12 +9,11 @@ Shared Memory Layout", K-major.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from ucutlass.emit import text
-from ucutlass.emit.arithmetic import INCLUDES as INCLUDES_OF_ARITHMETIC
 from ucutlass.emit.convolution import operands as convolution
 from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
@@ -44,9 +43,6 @@ INCLUDES = (
     "<cuda/std/limits>",
 )
 F16X3_INCLUDES = ("<cuda_fp16.h>", "cutlass/half.h")
-NARROW_INCLUDES = ("<cmath>", "<cstdint>", "cutlass/cutlass.h", "cutlass/bfloat16.h", "cutlass/half.h")
-"""All that is needed of CUTLASS where no element but these is converted: nvcc reads the headers of every other
-element for as long as it compiles the kernel."""
 
 RANGE_BLOCKS = 1024
 """Blocks that share a copy in f16 parts, of which each leaves the range that it has met."""
@@ -170,15 +166,6 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
     )
 
 
-def _numeric_includes(problem: ConvolutionProblem, arithmetic: str) -> Sequence[str]:
-    """Returns CUTLASS's headers that the kernel's elements and its arithmetic need."""
-    gemm = problem.gemm
-    tensors = (gemm.a, gemm.b, *gemm.inputs, *(output.access for output in gemm.outputs))
-    elements = {problem.a.read, problem.b.read, *(tensor.elem for tensor in tensors)}
-    narrow = problem.passes == "tensor" and elements <= {F16, BF16, F32} and "cutlass::" not in arithmetic
-    return NARROW_INCLUDES if narrow else INCLUDES_OF_ARITHMETIC
-
-
 def hopper_values(
     problem: ConvolutionProblem,
     schedule: Im2colSchedule | WgradSchedule,
@@ -191,7 +178,7 @@ def hopper_values(
     return {
         "includes": gemm_sm80.includes(
             (*INCLUDES, *(F16X3_INCLUDES if problem.passes == "f16x3" else ())),
-            _numeric_includes(problem, str(values["arithmetic"])),
+            convolution.numeric_includes(problem, str(values["arithmetic"])),
         ),
         "tile": schedule.tile,
         "part": schedule.part,

@@ -7,13 +7,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ucutlass.emit.arithmetic import arithmetic
+from ucutlass.emit.arithmetic import INCLUDES, arithmetic
 from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.emit.text import over_extents
+from ucutlass.ir.elements import BF16, F16, F32
 from ucutlass.ir.extents import Extent
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess, OperandAxisExtent, merged
 from ucutlass.kernels.gemm.plan import GemmProblem
+
+NARROW_INCLUDES = ("<cmath>", "<cstdint>", "cutlass/cutlass.h", "cutlass/bfloat16.h", "cutlass/half.h")
+"""All that is needed of CUTLASS where no element but these is converted: nvcc reads the headers of every other
+element for as long as it compiles the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +235,15 @@ def contracted(problem: ConvolutionProblem) -> tuple[str, ...]:
     if pads:
         extents[-1] = f"ceil_div({extents[-1]}, {max(pads)}) * {max(pads)}"
     return tuple(extents)
+
+
+def numeric_includes(problem: ConvolutionProblem, arithmetic: str) -> Sequence[str]:
+    """Returns CUTLASS's headers that the kernel's elements and its arithmetic need."""
+    gemm = problem.gemm
+    tensors = (gemm.a, gemm.b, *gemm.inputs, *(output.access for output in gemm.outputs))
+    elements = {problem.a.read, problem.b.read, *(tensor.elem for tensor in tensors)}
+    narrow = problem.passes == "tensor" and elements <= {F16, BF16, F32} and "cutlass::" not in arithmetic
+    return NARROW_INCLUDES if narrow else INCLUDES
 
 
 def values(

@@ -32,7 +32,9 @@ def render(problem: ConvolutionProblem, schedule: Sm80Schedule) -> str:
     values["checks"] = [*_listed(values["checks"]), *_checks(problem)]
     return text.render(
         "convolution/sm80.cu.j2",
-        includes=gemm_sm80.includes(INCLUDES),
+        includes=gemm_sm80.includes(
+            INCLUDES, convolution.numeric_includes(problem, str(values["arithmetic"]))
+        ),
         tile=schedule.tile,
         warps=gemm_sm80.warps_of(schedule),
         stages=schedule.stages,
