@@ -13,16 +13,27 @@ def filled(problem: ReductionProblem, schedule: ReductionSchedule) -> str:
     """What a full schedule relies on, of the columns or of a tile's sides."""
     if schedule.straddle and problem.columns and problem.vector is not None:
         short = f"{product(problem.modes[problem.vector])} <= {MOST_STRADDLED}"
-        return f"{short} && p.columns > 0 && {_lines(schedule)}" if schedule.full else short
+        lines = _lines(schedule) if _relies(schedule) else ""
+        return f"{short} && p.columns > 0 && {lines}" if lines else short
     if schedule.transposed and schedule.full:
         sides = (problem.vector or 0, schedule.across)
         return " && ".join(f"({product(problem.modes[m])}) % {TILE} == 0" for m in sides)
-    return _lines(schedule) if schedule.full else ""
+    return _lines(schedule) if _relies(schedule) else ""
+
+
+def _relies(schedule: ReductionSchedule) -> bool:
+    """Whether a schedule holds for some lengths of rows alone."""
+    return schedule.full or schedule.dense or schedule.keep == "shared"
 
 
 def _lines(schedule: ReductionSchedule) -> str:
-    """The number of vectors that fills every thread's items."""
+    """The number of vectors that fills every thread's items, or all but the last, or lies in a row's lines."""
     line = schedule.threads * schedule.items
+    if schedule.keep == "shared":
+        return f"{'p.share' if schedule.sharers > 1 else 'p.columns'} <= {line}"
+    if schedule.dense:
+        before = f" - {schedule.sharers - 1} * p.share" if schedule.sharers > 1 else ""
+        return f"p.columns{before} >= {(schedule.items - 1) * schedule.threads}"
     if schedule.keep == "registers" and not schedule.look_back:
         return f"p.columns == {line * schedule.sharers}"
     return f"p.columns % {line} == 0"

@@ -6,15 +6,15 @@ pass over the columns: loads of all items first, so that they are in flight toge
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ucutlass.emit import text
-from ucutlass.emit.arithmetic import convert, kind_of, rounded
 from ucutlass.emit.cuda_types import types_of
 from ucutlass.emit.definitions import require_definitions
 from ucutlass.emit.functions import CPP, INTEGER, definitions
 from ucutlass.emit.reduction.checks import aligned, filled, multiples
+from ucutlass.emit.reduction.held import HeldText
 from ucutlass.emit.reduction.indexing import IndexText
 from ucutlass.emit.reduction.loads import Loader
 from ucutlass.emit.reduction.lookback import LookBackText
@@ -22,6 +22,7 @@ from ucutlass.emit.reduction.meeting import SLOT, counters, meeting, workspace
 from ucutlass.emit.reduction.reductions import Passes, Reducer
 from ucutlass.emit.reduction.ring import RingText
 from ucutlass.emit.reduction.splits import Splits
+from ucutlass.emit.reduction.statements import indented, narrowed, peeled, scope, wide, zeros
 from ucutlass.emit.reduction.writer import (
     Fields,
     LocalNames,
@@ -51,6 +52,7 @@ from ucutlass.kernels.reduction.plan import (
     reductions,
     scans_of,
 )
+from ucutlass.kernels.reduction.plan_applied import applied_values
 from ucutlass.kernels.reduction.plan_straddle import access_elements, most_ends
 from ucutlass.kernels.reduction.smem import TILE
 
@@ -63,14 +65,15 @@ def render(plan: ReductionPlan) -> str:
     exact = [o.value for o in problem.outputs if not coarse(o.elem)]
     live, loads = range(len(problem.instructions)), problem.loads
     fast = tolerant(problem.instructions, live, exact, lambda instruction: arguments(instruction, loads))
-    writer = Writer(plan, Fields(), {}, fast)
+    applied = applied_values(problem) if schedule.applied else {}
+    writer = Writer(plan, Fields(), {}, fast, applied=applied)
     loader = Loader(plan, writer)
     index = IndexText(plan, writer, loader)
     rows = _Body(plan, writer, loader, index)
     look_back, ring = LookBackText(plan), RingText(plan, writer, index)
     statements = rows.lines()
     require_definitions(statements)
-    body = "\n".join(_indented(statements))
+    body = "\n".join(indented(statements))
     writer = rows.writer
     integers = [INTEGER] if "ucc_integer<" in body else []
     fields = writer.fields
@@ -115,7 +118,7 @@ def render(plan: ReductionPlan) -> str:
         blocks_per_sm=look_back.blocks(loads[k] for k in writer.fetched(o.value for o in problem.outputs))
         if schedule.look_back
         else schedule.blocks
-        if schedule.blocks > 1
+        if schedule.blocks > 1 or schedule.keep == "shared"
         else 0,
         rows_per_block=1
         if schedule.transposed
@@ -137,21 +140,14 @@ def render(plan: ReductionPlan) -> str:
         retained="_retained" in body,
         ring=ring.declared() if schedule.stages > 1 else [],
         resident=ring.declared_resident(),
+        held=schedule.keep == "shared",
         stages=schedule.stages,
         straddle=schedule.straddle,
         between="load_between" in body,
+        lies_between="read_between" in body,
         aligned=aligned(problem, schedule),
         multiples=multiples(problem, schedule),
     )
-
-
-def _indented(lines: Iterable[str]) -> Iterable[str]:
-    depth = 1
-    for line in lines:
-        closing = len(line) - len(line.lstrip("}"))
-        shown = depth - closing
-        depth += line.count("{") - line.count("}")
-        yield line if line.startswith("#") else "  " * max(1, shown) + line
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +191,7 @@ class _Body:
     def _ring(self) -> list[str]:
         """The rows of a block that stays for the whole launch."""
         return [
-            *RingText(self.plan, self.writer, self.index).start(self._part),
+            *(self._held or RingText(self.plan, self.writer, self.index)).start(self._part),
             *self._first_ends(),
             "for (int block = blockIdx.x; block < blocks; block += gridDim.x) {",
             *self.index.row(),
@@ -204,6 +200,12 @@ class _Body:
             # No block ends while another may still write into its memory.
             *(["cluster_sync();"] if self.plan.schedule.cluster > 1 else []),
         ]
+
+    @property
+    def _held(self) -> HeldText | None:
+        """The passes over rows that lie in shared memory."""
+        held = self.plan.schedule.keep == "shared"
+        return HeldText(self.plan, self.writer, self.index) if held else None
 
     @property
     def _part(self) -> str:
@@ -221,13 +223,14 @@ class _Body:
         out += [f"{self._window_type(i)} kept_a{i}[kItems][kVector];" for i in self._kept_windows]
         if self.plan.peels:
             out += [] if schedule.stages > 1 else [self._end_count]
-            if keep:
+            if keep or self._held:
                 out += [self._ends.loader.declared(k, "kEnds", "end") for k in range(len(problem.loads))]
         loaded: set[int] = set()
         if schedule.stages > 1:
             ring = RingText(self.plan, self.writer, self.index)
-            loaded |= set(ring.loads)
-            out += self._chunks(ring.read())
+            if not self._held:
+                loaded |= set(ring.loads)
+                out += self._chunks([*ring.read(), *self._applied(ring.loads)])
             out += self._coming_ends(ring.loads)
         # Behind a ring's fence, which would wait for them.
         out += self._early(False)
@@ -330,7 +333,7 @@ class _Body:
             f"if (int const coming = {block}; coming < blocks) {{",
             f"int const block = coming, chunk = {self._part};",
             *self.index.row(),
-            *_peeled(ends.index.item(), lines),
+            *peeled(ends.index.item(), lines),
             "}",
         ]
 
@@ -342,7 +345,7 @@ class _Body:
         """Loads what the targets need at a row's ends and is not there yet."""
         if not self.plan.peels:
             return []
-        keep, ends = self.plan.schedule.keep == "registers", self._ends
+        keep, ends = self.plan.schedule.keep != "reread", self._ends
         missing = [
             k
             for k in self.writer.fetched(targets)
@@ -352,7 +355,7 @@ class _Body:
             self.at_ends.update(missing)
         lines = [] if keep else [ends.loader.declared(k, "kEnds", "end") for k in missing]
         loads = [line for k in missing for line in ends.loader.load(k, "ok", names)]
-        return [*lines, *_peeled(ends.index.item(), loads)] if missing else []
+        return [*lines, *peeled(ends.index.item(), loads)] if missing else []
 
     # --- loads
 
@@ -371,7 +374,16 @@ class _Body:
         lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item()]
         for k in missing:
             lines += self.loader.load(k, "ok", names)
-        return [*lines, "}"]
+        return [*lines, "}", *(self._applied(missing) if keep else [])]
+
+    def _applied(self, loads: Sequence[int]) -> list[str]:
+        """Computes the values that take the places of what these loads brought."""
+        values = {i: k for i, k in self.writer.applied.items() if k in loads}
+        if not values:
+            return []
+        plain = replace(self, writer=replace(self.writer, applied={}))
+        places = [f"raw{k}[i].value[v] = v{i};" for i, k in values.items()]
+        return plain._each(list(values), places, LocalNames(self.problem.vector))
 
     def _late(self, targets: Sequence[int], loaded: set[int], scanned: Sequence[int] = ()) -> LocalNames:
         """The names of a pass over the targets and what is scanned.
@@ -493,6 +505,8 @@ class _Body:
         return lines, replace(names, defined=frozenset(row_values))
 
     def _phase(self, reductions: list[tuple[int, RowReduce]], loaded: set[int]) -> list[str]:
+        if self._held:
+            return self._held_phase(self._held, reductions)
         targets = [reduction.arg for _, reduction in reductions]
         once, names = self._once(targets, self._late(targets, loaded))
         end_names = self._end_names(targets, names)
@@ -503,14 +517,81 @@ class _Body:
         lines += self._first(targets, passes, names)
         end_passes = self._ends._passes(reductions, end_names)
         if self.plan.peels:
-            lines += _scope(self._ends._first(targets, end_passes, end_names))
+            lines += scope(self._ends._first(targets, end_passes, end_names))
         lines += [line for m in passes for line in m.between]
         for backwards in (False, True):
             lines += self._second(reductions, passes, names, backwards)
             if self.plan.peels:
-                lines += _scope(self._ends._second(reductions, end_passes, end_names, backwards))
+                lines += scope(self._ends._second(reductions, end_passes, end_names, backwards))
         chunks = self._chunks([*lines, *(line for m in passes for line in m.ends)])
         return ["{", *ahead, *chunks, "}"] if ahead else chunks
+
+    def _held_phase(self, held: HeldText, reductions: list[tuple[int, RowReduce]]) -> list[str]:
+        """The phase of a row that lies in shared memory."""
+        targets = [reduction.arg for _, reduction in reductions]
+        once, names = self._once(targets, self._late(targets, set()))
+        end_names = self._end_names(targets, names)
+        at = phase_of(self.problem)[reductions[0][0]]
+        last = at + 1 == phases(self.problem) and not any(o.whole for o in self.problem.outputs)
+        passes, end_passes = self._passes(reductions, names), self._ends._passes(reductions, end_names)
+
+        def reduced(first: list[str], second: list[list[str]]) -> list[str]:
+            parts = (
+                [line for m in passes for line in m.declared],
+                [line for m in passes for line in m.between],
+            )
+            return [
+                *parts[0],
+                *first,
+                *parts[1],
+                *second[0],
+                *second[1],
+                *(x for m in passes for x in m.ends),
+            ]
+
+        inside = reduced(
+            self._first(targets, passes, names),
+            [self._second(reductions, passes, names, backwards) for backwards in (False, True)],
+        )
+        out = held.passed([*self._held_loads(held, targets, names, at == 0), *inside], last, False)
+        if self.plan.peels:
+            ends = self._ends
+            work = reduced(
+                scope(ends._first(targets, end_passes, end_names)),
+                [
+                    scope(ends._second(reductions, end_passes, end_names, backwards))
+                    for backwards in (False, True)
+                ],
+            )
+            out += ["{", f"int const chunk = {self._part};", *self._end_loads(targets, end_names), *work, "}"]
+        return ["{", *once, *out, "}"]
+
+    def _held_loads(
+        self, held: HeldText, targets: Sequence[int], names: LocalNames, waits: bool
+    ) -> list[str]:
+        """Takes what the targets need of the lines at hand to registers; loads what else they need."""
+        missing = [k for k in self.writer.fetched(targets) if k not in names.local]
+        others = [k for k in missing if k not in held.ring.loads]
+        lines = [self.loader.declared(k) for k in missing]
+        lines += held.loads(missing, waits)
+        if others:
+            lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item()]
+            lines += [line for k in others for line in self.loader.load(k, "ok", names)]
+            lines.append("}")
+        return lines
+
+    def _held_results(self, held: HeldText, whole: list[ReductionOutput]) -> list[str]:
+        """The results of a row that lies in shared memory."""
+        targets = [o.value for o in whole]
+        once, names = self._once(targets, self._late(targets, set()))
+        loads = self._held_loads(held, targets, names, phases(self.problem) == 0)
+        out = held.passed([*loads, *self._stored(whole, targets, names)], True, True)
+        if self.plan.peels:
+            end_names = self._end_names(targets, names)
+            # What the ends need is on its way while vectors are stored.
+            ahead = [f"int const chunk = {self._part};", *self._end_loads(targets, end_names)]
+            out = ["{", *ahead, *out, *scope(self._ends._stored(whole, targets, end_names)), "}"]
+        return [*once, *out]
 
     def _passes(self, reductions: list[tuple[int, RowReduce]], names: LocalNames) -> list[Passes]:
         reducer = Reducer(self.plan, self.loader, self.index)
@@ -549,6 +630,8 @@ class _Body:
 
     def _results(self, loaded: set[int]) -> list[str]:
         whole = [o for o in self.problem.outputs if o.whole or not self.problem.columns]
+        if self._held:
+            return self._held_results(self._held, whole)
         targets = [o.value for o in whole]
         scans = self._scans
         scanned = [s.arg for _, s in scans]
@@ -570,7 +653,7 @@ class _Body:
         lines += self._end_loads(targets, end_names)
         lines += self._stored(whole, targets, names)
         if self.plan.peels:
-            lines += _scope(self._ends._stored(whole, targets, end_names))
+            lines += scope(self._ends._stored(whole, targets, end_names))
         return [*once, *carries, *ahead, *self._chunks(lines)] if self.problem.columns else lines
 
     def _stored(
@@ -579,10 +662,10 @@ class _Body:
         """Computes and stores the results of all items."""
         stores = [line for j, o in enumerate(whole) for line in self._store(j, o)]
         lines = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item(), "if (ok) {"]
-        declared = [f"Pack<{_wide(o)}, kVector> wide{j};" for j, o in enumerate(whole)]
+        declared = [f"Pack<{wide(o)}, kVector> wide{j};" for j, o in enumerate(whole)]
         if self._shifts:
             # Threads without a vector take part in the shuffles of results.
-            declared = [line for j, o in enumerate(whole) for line in _zeros(j, o)]
+            declared = [line for j, o in enumerate(whole) for line in zeros(j, o)]
             lines[-1:-1] = declared
         else:
             lines += declared
@@ -648,15 +731,7 @@ class _Body:
         return f", {LookBackText(self.plan).of(i, s)}" if self.plan.schedule.look_back else ""
 
     def _narrow(self, o: ReductionOutput, names: LocalNames) -> str:
-        kind = self.writer.kind(o.value)
-        value = convert(self.writer.operand(o.value, names), kind, kind_of(o.elem))
-        match o.elem.kind:
-            case "float":
-                return value
-            case "bool":
-                return f"uint8_t({value})"
-            case "int":
-                return f"{o.elem.cpp}({rounded(self.writer.operand(o.value, names), kind, o.elem)})"
+        return narrowed(o.elem, self.writer.operand(o.value, names), self.writer.kind(o.value))
 
     @property
     def _shifts(self) -> bool:
@@ -706,7 +781,7 @@ class _Body:
         if at_hand:
             names = replace(names, item="0", raw="early")
         lines += self._item_loads(targets, names)
-        lines += [f"Pack<{_wide(o)}, {lanes}> wide{j};" for j, o in enumerate(rows)]
+        lines += [f"Pack<{wide(o)}, {lanes}> wide{j};" for j, o in enumerate(rows)]
         lines += ["#pragma unroll", f"for (int v = 0; v < {lanes}; ++v) {{"]
         lines += [] if across else [self.loader.element()]
         lines += self.writer.statements(targets, names)
@@ -720,22 +795,3 @@ class _Body:
             else:
                 lines += self._store(j, o)
         return [*lines, "}"]
-
-
-def _scope(lines: list[str]) -> list[str]:
-    """A block in which items are the elements at a row's ends."""
-    return ["{", "constexpr int kVector = 1, kItems = kEnds;", *lines, "}"] if lines else []
-
-
-def _peeled(item: list[str], loads: list[str]) -> list[str]:
-    return _scope(["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *item, *loads, "}"])
-
-
-def _wide(o: ReductionOutput) -> str:
-    """What a result is before it is narrowed: floats are rounded a vector at a time."""
-    return "float" if o.elem.kind == "float" else stored_cpp(o.elem)
-
-
-def _zeros(j: int, o: ReductionOutput) -> list[str]:
-    """Result j of a thread that may have none."""
-    return [f"Pack<{_wide(o)}, kVector> wide{j};", f"wide{j} = splat<kVector>({_wide(o)}(0));"]

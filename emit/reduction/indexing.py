@@ -133,7 +133,13 @@ class IndexText:
             return []
         row = "threadIdx.y" if self.problem.across else "threadIdx.x"
         own_block = self.plan.schedule.look_back or self.plan.schedule.stages > 1
-        if self.plan.schedule.rows == 1:
+        if self.plan.schedule.keep == "shared":
+            # A group of threads ends with the last row that it has.
+            lines = [
+                "int64_t const row = int64_t(block) * kRows + threadIdx.y;",
+                "[[maybe_unused]] constexpr bool has_row = true;",
+            ]
+        elif self.plan.schedule.rows == 1:
             # A launch has no more blocks than rows.
             block = "block" if own_block else "blockIdx.x"
             lines = [f"int64_t const row = {block};", "[[maybe_unused]] constexpr bool has_row = true;"]
@@ -251,6 +257,8 @@ class IndexText:
         thread = "threadIdx.x" if problem.across else "threadIdx.y"
         if self.ends:
             return self._end(thread)
+        if self.plan.schedule.keep == "shared":
+            return self._held_item()
         # Full lines need no comparison, and 64 bits let the compiler walk addresses by their strides.
         full = self.plan.schedule.full
         wide = "int64_t" if full else "uint32_t"
@@ -264,6 +272,8 @@ class IndexText:
             if self.plan.shares
             else "place < uint32_t(p.columns)"
         )
+        if self.plan.schedule.dense:
+            within = f"i < kItems - 1 || {within}"
         ok = "constexpr bool ok = true" if full else f"bool const ok = {within}"
         lines = [f"{wide} const place = {column};", f"[[maybe_unused]] {ok};"]
         valid = "true" if full else "ok"
@@ -273,6 +283,19 @@ class IndexText:
         index = f"({wide}(p.columns) - 1 - place)" if self.reversed() else "place"
         first = len(problem.rows)
         return lines + self._coordinates(index, first, len(problem.columns), valid)
+
+    def _held_item(self) -> list[str]:
+        """The coordinates of line i of those at hand, of a row in shared memory."""
+        own = "(line + i) * kThreads + int(threadIdx.x)"
+        before = "int(blockIdx.y) * int(p.share) + " if self.plan.shares else ""
+        lines = [
+            f"int const place = {before}{own};",
+            f"[[maybe_unused]] bool const ok = whole || {own} < own;",
+        ]
+        if self.plan.peels:
+            at = "int64_t(ok ? place : 0) * kVector + head"
+            return [*lines, f"[[maybe_unused]] int64_t const q{self.problem.vector} = {at};"]
+        return lines + self._coordinates("place", len(self.problem.rows), len(self.problem.columns), "ok")
 
     def _end(self, thread: str) -> list[str]:
         """The coordinate of an element at a row's ends, which the first part of a row has beside its vectors."""

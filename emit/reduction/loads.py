@@ -76,9 +76,14 @@ class Loader:
         if (
             plan.schedule.resident
             and k in names.local
-            and k in resident_loads(self.problem, plan.schedule.vector)
+            and k in resident_loads(self.problem, plan.schedule.vector, plan.schedule.straddle)
+            and not self.ends
         ):
-            return [f"raw{k}[0] = read_line(&shared.resident{k}[(i * kThreads + threadIdx.x) * kVector]);"]
+            line = "(line + i)" if plan.schedule.keep == "shared" else "i"
+            at = f"&shared.resident{k}[({line} * kThreads + threadIdx.x) * kVector]"
+            if plan.peels:
+                return [f"raw{k}[0] = read_between({at}, head);"]
+            return [f"raw{k}[0] = read_line({at});"]
         cpp, ids = raw_cpp(source), self.writer.ids(k)
         pack = f"raw{k}[0]" if k in names.local else f"{names.raw}{k}[{names.item}]"
         outside = f"{cpp}({fill(source)})"

@@ -38,7 +38,7 @@ class RingText:
     @property
     def resident(self) -> tuple[int, ...]:
         s = self.plan.schedule
-        return resident_loads(self.plan.problem, s.vector) if s.resident else ()
+        return resident_loads(self.plan.problem, s.vector, s.straddle) if s.resident else ()
 
     def declared_resident(self) -> list[dict[str, object]]:
         """The buffers of what is the same for all rows, for the template."""
@@ -50,15 +50,14 @@ class RingText:
 
     def start(self, part: str) -> list[str]:
         """Returns the statements ahead of the rows; `part` is the block's part of a row."""
-        s, problem = self.plan.schedule, self.plan.problem
-        first, mine = self._share(part)
+        s = self.plan.schedule
+        first, mine = self.share(part)
         lines = (
             "constexpr int lines = kItems;"
             if s.full
             else f"int const lines = ({mine} + kThreads - 1) / kThreads;"
         )
-        sizes = " + ".join(f"sizeof({stored_cpp(problem.loads[k].elem)})" for k in self.loads)
-        copies = [line for k in self.loads for line in self._copy(k)]
+        copies = [line for k in self.loads for line in self.copy(k)]
         return [
             "Shared& shared = shared_memory();",
             "uint64_t *const full = shared.full[threadIdx.y], *const empty = shared.empty[threadIdx.y];",
@@ -70,12 +69,7 @@ class RingText:
             "mbarrier_init(&full[i], 1);",
             f"mbarrier_init(&empty[i], {s.threads // 32});",
             "}",
-            *(
-                ["for (auto& barrier : shared.exchanged) mbarrier_init(&barrier, 1);"]
-                if s.cluster > 1
-                else []
-            ),
-            *(["mbarrier_init(&shared.filled, 1);"] if self.resident else []),
+            *self.other_barriers(),
             "fence_mbarrier_init();",
             "}",
             # None writes to a block that is not there yet.
@@ -88,9 +82,9 @@ class RingText:
             "int const block = next_block;",
             *self.index.row(),
             f"int const first = {first} + next_line * kThreads;",
-            *self._columns("first"),
+            *self.columns("first"),
             f"uint32_t const count = {'kThreads' if s.full else f'min(kThreads, {mine} - next_line * kThreads)'};",
-            f"mbarrier_arrive_expect_tx(&full[next_stage], count * uint32_t(kVector * ({sizes})));",
+            f"mbarrier_arrive_expect_tx(&full[next_stage], count * uint32_t(kVector * ({self.sizes})));",
             *copies,
             "if (++next_line == lines) next_line = 0, next_block += gridDim.x;",
             "if (++next_stage == kStages) next_stage = 0, next_phase ^= 1;",
@@ -101,35 +95,51 @@ class RingText:
             "}",
             "int stage = 0, free_stage = 0;",
             "uint32_t phase = 0;",
-            *self._fill(part),
+            *self.fill(part),
         ]
 
-    def _share(self, part: str) -> tuple[str, str]:
+    @property
+    def sizes(self) -> str:
+        """The bytes of an element of every load."""
+        return " + ".join(f"sizeof({stored_cpp(self.plan.problem.loads[k].elem)})" for k in self.loads)
+
+    def other_barriers(self) -> list[str]:
+        """Returns the statements that initialise the barriers beside those of lines."""
+        s = self.plan.schedule
+        parts = "shared.exchanged[threadIdx.y]" if s.rows > 1 else "shared.exchanged"
+        arrivals = "1" if s.cluster > 1 else "kThreads / 32"
+        exchanged = [f"for (auto& barrier : {parts}) mbarrier_init(&barrier, {arrivals});"]
+        filled = ["mbarrier_init(&shared.filled, 1);"]
+        apart = s.cluster > 1 or (s.keep == "shared" and s.rows > 1)
+        return [*(exchanged if apart else []), *(filled if self.resident else [])]
+
+    def share(self, part: str) -> tuple[str, str]:
         """Returns the first of a block's vectors of a row, and how many it has."""
         if self.plan.shares:
             return f"{part} * int(p.share)", "own_vectors"
         return f"{part} * kLine", "int(p.columns)"
 
-    def _columns(self, first: str) -> list[str]:
+    def columns(self, first: str, head: bool = True) -> list[str]:
         """Returns coordinates of columns for the address of vector `first` of a row, which lies there as if the last
-        mode went on beyond its extent."""
+        mode went on beyond its extent; without its `head`, where it is the same for all rows."""
         modes = range(
             len(self.plan.problem.rows), len(self.plan.problem.rows) + len(self.plan.problem.columns)
         )
         at = dict.fromkeys(modes[:-1], "0") | {
-            modes[-1]: f"int64_t({first}) * kVector{' + head' if self.plan.peels else ''}"
+            modes[-1]: f"int64_t({first}) * kVector{' + head' if self.plan.peels and head else ''}"
         }
         return [f"[[maybe_unused]] int64_t const q{mode} = {value};" for mode, value in at.items()]
 
-    def _fill(self, part: str) -> list[str]:
+    def fill(self, part: str) -> list[str]:
         """Returns the statements that bring a block's part of what is the same for all rows."""
         if not self.resident:
             return []
         s, problem = self.plan.schedule, self.plan.problem
         cpp = {k: stored_cpp(problem.loads[k].elem) for k in self.resident}
         sizes = " + ".join(f"sizeof({cpp[k]})" for k in self.resident)
-        first, mine = self._share(part)
-        count = "kLine" if s.full else mine
+        first, mine = self.share(part)
+        # A vector behind some elements of a row lies in two that its start does not move.
+        count = "kLine" if s.full else f"{mine} + 1" if self.plan.peels else mine
         copies = []
         for k in self.resident:
             source = problem.loads[k]
@@ -144,7 +154,7 @@ class RingText:
             "if (lines > 0) {",
             "if (threadIdx.x == 0 && threadIdx.y == 0) {",
             f"uint32_t const count = {count};",
-            *self._columns(first),
+            *self.columns(first, False),
             f"mbarrier_arrive_expect_tx(&shared.filled, count * uint32_t(kVector * ({sizes})));",
             *copies,
             "}",
@@ -152,7 +162,7 @@ class RingText:
             "}",
         ]
 
-    def _copy(self, k: int) -> list[str]:
+    def copy(self, k: int) -> list[str]:
         source = self.plan.problem.loads[k]
         copy = "cp_async_bulk_retained" if self.plan.schedule.retain else "cp_async_bulk"
         bytes_ = f"count * uint32_t(kVector * sizeof({stored_cpp(source.elem)}))"
@@ -169,7 +179,8 @@ class RingText:
         for k in self.loads:
             source = self.plan.problem.loads[k]
             lines.append(f"raw{k}[i] = splat<kVector>({stored_cpp(source.elem)}({fill(source)}));")
-        lines += ["if (i < lines) {", "mbarrier_wait(&full[stage], phase);", "if (ok) {"]
+        there = "i < kItems - 1 || i < lines" if self.plan.schedule.dense else "i < lines"
+        lines += [f"if ({there}) {{", "mbarrier_wait(&full[stage], phase);", "if (ok) {"]
         for k in self.loads:
             lines.append(
                 f"raw{k}[i] = read_line(&shared.line{k}[threadIdx.y][stage][threadIdx.x * kVector]);"

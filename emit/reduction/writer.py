@@ -96,6 +96,8 @@ class Writer:
     fast: frozenset[int]
     ends: bool = False
     """Whether items are the elements at a row's ends, not vectors."""
+    applied: Mapping[int, int] = field(default_factory=dict)
+    """The loads whose registers hold a value by now, by its instruction."""
 
     @property
     def down(self) -> bool:
@@ -114,6 +116,8 @@ class Writer:
             match problem.instructions[i]:
                 case RowValue() | RowScan():
                     pass
+                case _ if i in self.applied:
+                    pass
                 case RowWindow(body=body) as window:
                     inner = {a for b in body for a in arguments(problem.instructions[b], problem.loads)}
                     stack += (inner | {window.arg}) - set(body)
@@ -125,12 +129,16 @@ class Writer:
         """The loads that the targets need before an element is computed, those of addresses first."""
         instructions = self.plan.problem.instructions
         # Instructions are in static single assignment: what gives an address stands before what reads there.
-        fetches = (
-            instruction
+        loads = (
+            self.applied[i]
+            if i in self.applied
+            else instruction.load
+            if isinstance(instruction, Fetch)
+            else None
             for i in self.dependencies(targets)
-            if isinstance(instruction := instructions[i], Fetch)
+            for instruction in (instructions[i],)
         )
-        return list(dict.fromkeys(instruction.load for instruction in fetches))
+        return [k for k in dict.fromkeys(loads) if k is not None]
 
     def windows(self, targets: Iterable[int]) -> list[int]:
         """The windows that the targets need, those of addresses first."""
@@ -180,6 +188,8 @@ class Writer:
     def line(self, i: int, names: LocalNames) -> list[str]:
         instruction = self.plan.problem.instructions[i]
         match instruction:
+            case Compute() if i in self.applied:
+                text = self._fetched(self.applied[i], names)
             case Fetch(load):
                 text = self._fetched(load, names)
             case Point(at, kind):
@@ -300,7 +310,7 @@ class Writer:
         s, instructions = self.plan.schedule, self.plan.problem.instructions
         about = self._exponential(exponential)
         most = MOST_KEPT // (2 if s.threads * s.rows * s.blocks > KEEPING_THREADS else 1)
-        if about is None or self.ends or s.stages == 1 or s.items * s.vector > most:
+        if about is None or self.ends or s.stages == 1 or s.keep == "shared" or s.items * s.vector > most:
             return None
         x, largest = about
         row = instructions[largest]

@@ -46,6 +46,16 @@ CASES = (
     (SOFTMAX, {"T": 9001, "D": 4096}, "stages 4  threads 256  blocks 4"),
     (LAYER_NORM, {"T": 3001, "D": 16384}, "stages 4  threads 256  blocks 2"),
     (SOFTMAX, {"T": 5003, "D": 2056}, "stages 4  threads 32  rows 4  blocks 2"),
+    (SOFTMAX, {"T": 141, "D": 100_008}, "keep shared  stages 13  cluster 1x4  threads 512  blocks 2"),
+    (LAYER_NORM, {"T": 67, "D": 131072}, "keep shared  stages 9  cluster 1x8  threads 256  rows 2"),
+    (
+        LAYER_NORM,
+        {"T": 35, "D": 72_143},
+        "keep shared  stages 10  cluster 1x4  threads 256  rows 2  vector 8",
+    ),
+    (SOFTMAX_F32, {"T": 35, "D": 220_160}, "keep shared  stages 14  cluster 1x16  threads 256  rows 2"),
+    (LAYER_NORM, {"T": 3001, "D": 16384}, "keep shared  stages 8  cluster 1x1  threads 256  rows 2"),
+    (ENTROPY, {"T": 67, "D": 100_008}, "keep shared  stages 7  cluster 1x8  threads 256"),
 )
 """Programs, extents, and the schedule; nothing where the planner chooses a ring itself."""
 

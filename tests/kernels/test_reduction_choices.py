@@ -13,11 +13,11 @@ from ucutlass.shapes import complete
 @pytest.mark.parametrize(
     ("elem", "extent", "keep", "cluster", "items"),
     [
-        ("f32", 262144, "registers", 8, 16),
+        ("f32", 262144, "shared", 16, 16),
         ("f32", 393216, "registers", 8, 12),
         ("f32", 393220, "registers", 1, 8),
         ("f32", 393218, "registers", 8, 12),
-        ("bf16", 524288, "registers", 8, 8),
+        ("bf16", 524288, "shared", 8, 16),
         ("bf16", 786432, "registers", 1, 8),
         ("bf16", 786436, "registers", 1, 8),
         ("bf16", 4_000_000, "reread", 1, 4),

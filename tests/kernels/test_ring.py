@@ -18,8 +18,11 @@ from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import Source
+from ucutlass.ir.hardware import ARCHES, DEVICES
 from ucutlass.kernels.gemm.plan import LaunchParameters
 from ucutlass.kernels.planned import Planned
+from ucutlass.kernels.reduction.cost import measure
+from ucutlass.kernels.reduction.cost_held import held_schedules, held_seconds
 from ucutlass.kernels.reduction.plan import ReductionPlan, ReductionSchedule
 from ucutlass.runtime import isolation
 from ucutlass.shapes import complete
@@ -68,15 +71,10 @@ def schedule(program: str, fields: str = "", **sizes: int) -> ReductionSchedule:
 @pytest.mark.parametrize(
     ("program", "sizes", "expected"),
     [
-        (SOFTMAX, {"T": 1024, "D": 65536}, (256, 4, 1, 8)),
-        (SOFTMAX, {"T": 512, "D": 131072}, (256, 8, 1, 8)),
-        (SOFTMAX, {"T": 512, "D": 72000}, (512, 4, 1, 8)),
-        (SOFTMAX, {"T": 512, "D": 150_016}, (512, 4, 1, 8)),
-        (SOFTMAX, {"T": 512, "D": 100_007}, (512, 4, 1, 8)),
-        (LAYER_NORM, {"T": 512, "D": 200_192}, (512, 8, 1, 6)),
-        (SOFTMAX.replace("bf16", "f32"), {"T": 256, "D": 160_000}, (512, 8, 1, 6)),
-        (LAYER_NORM, {"T": 256, "D": 262144}, (512, 8, 1, 12)),
-        (SOFTMAX.replace("bf16", "f32"), {"T": 256, "D": 262144}, (512, 8, 1, 12)),
+        (ENTROPY, {"T": 512, "D": 131072}, (256, 8, 1, 8)),
+        (ENTROPY, {"T": 512, "D": 100_008}, (512, 4, 1, 8)),
+        (ENTROPY, {"T": 512, "D": 262144}, (512, 8, 1, 12)),
+        (ENTROPY.replace("bf16", "f32"), {"T": 256, "D": 262144}, (512, 8, 1, 12)),
         (GROUP_NORM, {"T": 64, "C": 4, "P": 262144}, (1024, 1, 32, 8)),
     ],
 )
@@ -84,7 +82,41 @@ def test_rows_that_pass_through_a_ring(
     program: str, sizes: dict[str, int], expected: tuple[int, ...]
 ) -> None:
     own = schedule(program, **sizes)
+    assert own.keep == "registers"
     assert (own.threads, own.cluster, own.grid, own.stages) == expected
+
+
+@pytest.mark.parametrize(
+    ("program", "sizes", "cluster"),
+    [
+        (SOFTMAX, {"T": 1024, "D": 65536}, 1),
+        (SOFTMAX, {"T": 1342, "D": 100_008}, 2),
+        (SOFTMAX, {"T": 512, "D": 131072}, 8),
+        (LAYER_NORM, {"T": 1860, "D": 72_142}, 4),
+        (LAYER_NORM, {"T": 670, "D": 200_192}, 16),
+        (LAYER_NORM.replace("bf16", "f32"), {"T": 300, "D": 223_456}, 16),
+    ],
+)
+def test_rows_that_lie_in_shared_memory(program: str, sizes: dict[str, int], cluster: int) -> None:
+    """The longer a row, and the more of what all rows share lies there too, the more blocks have a part of it."""
+    own = schedule(program, **sizes)
+    assert (own.keep, own.cluster) == ("shared", cluster)
+    assert own.items <= own.stages
+
+
+def test_memory_bounds_what_rows_in_shared_memory_take() -> None:
+    """No schedule is estimated to beat a copy, and one that shares a row among too many blocks takes several times as long
+    as the cheapest: on an H100 16 blocks of 512 threads took 448 us for a softmax of 100,008 bf16, two 203."""
+    planned = planned_source(SOFTMAX, "", T=1342, D=100_008)[0]
+    assert isinstance(planned.plan, ReductionPlan)
+    extent = measure(planned.plan.problem, planned.sizes)
+    seconds = {
+        (s.threads, s.cluster, s.blocks): held_seconds(planned.plan.problem, s, extent, DEVICES["H100-SXM"])
+        for s in held_schedules(planned.plan.problem, 12_501, 8, ARCHES["sm90a"], False)
+    }
+    copy = extent.bytes / DEVICES["H100-SXM"].bandwidth
+    assert copy < min(seconds.values()) < 1.3 * copy
+    assert seconds[512, 16, 2] > 1.6 * seconds[512, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +126,6 @@ def test_rows_that_pass_through_a_ring(
         (ARGMAX.replace("f32", "bf16"), {"A": 8, "B": 64, "D": 131076}),  # no whole pieces of 16 bytes
         (SOFTMAX, {"T": 8, "D": 131072}),  # most SMs would have none
         (ADD_NORM, {"T": 512, "D": 131072}),  # two tensors, which nobody has timed
-        (LAYER_NORM.replace("bf16", "f32"), {"T": 512, "D": 131072}),  # as many words that all rows share
         (ARGMAX, {"A": 8, "B": 64, "D": 262144}),
         (GROUP_NORM, {"T": 3, "C": 4, "P": 262144}),
         (GROUP_NORM, {"T": 64, "C": 4, "P": 400_000}),  # blocks of 49 leave 34 SMs idle
@@ -134,13 +165,35 @@ def test_what_rows_share_stays_where_it_fits() -> None:
         (SOFTMAX, {"T": 64, "D": 4096}, "stages 4  threads 16  rows 8", "whole warps of 32"),
         (SOFTMAX, {"T": 64, "D": 4096}, "blocks 2", "give `stages` too"),
         (SOFTMAX, {"T": 8, "D": 2**20}, "stages 4  split_k 8  cluster 1x2", "leave `split_k` out"),
-        (SOFTMAX, {"T": 64, "D": 4096}, "stages 4  keep reread", "lie in registers"),
+        (SOFTMAX, {"T": 64, "D": 4096}, "stages 4  keep reread", "bulk copies of Hopper bring"),
+        (SOFTMAX, {"T": 64, "D": 4096}, "keep shared", "`stages` says how many lines"),
+        (
+            SOFTMAX,
+            {"T": 64, "D": 4096},
+            "keep shared  stages 4  threads 64  cluster 1x1",
+            "a ring of 4 does not hold them",
+        ),
+        (SCAN, {"T": 64, "D": 4096}, "keep shared  stages 4", "nothing is scanned"),
+        (
+            SOFTMAX,
+            {"T": 8, "D": 2**20},
+            "keep shared  stages 8  split_k 64  threads 512",
+            "leave `split_k` out",
+        ),
     ],
 )
 def test_rings_that_no_kernel_has(program: str, sizes: dict[str, int], fields: str, message: str) -> None:
     with pytest.raises(ProgramError) as refused:
         planned_source(program, fields, **sizes)
     assert message in str(refused.value)
+
+
+def test_groups_of_threads_share_what_lies_in_shared_memory() -> None:
+    """Groups of threads share what is the same for all rows, and each has rows of its own."""
+    held = schedule(LAYER_NORM, "keep shared  stages 9  cluster 1x8  threads 256  rows 2", T=512, D=131072)
+    assert (held.keep, held.items, held.rows, held.cluster, held.resident) == ("shared", 8, 2, 8, True)
+    straddling = schedule(LAYER_NORM, "keep shared  stages 9  cluster 1x4  threads 256", T=512, D=65001)
+    assert (straddling.straddle, straddling.resident) == (True, True)
 
 
 # --- what is computed ---------------------------------------------------------------------
@@ -153,6 +206,13 @@ COMPUTED = (
     (ENTROPY, {"T": 13, "D": 1000}, "stages 3"),
     (ARGMAX, {"A": 3, "B": 5, "D": 500}, "stages 3  threads 64  rows 2"),
     (GROUP_NORM, {"T": 7, "C": 4, "P": 260}, "stages 2"),
+    (LAYER_NORM, {"T": 9, "D": 1000}, "keep shared  stages 5  threads 32  rows 2"),
+    (SOFTMAX, {"T": 11, "D": 2000}, "keep shared  stages 11  threads 32  rows 2"),
+    (SOFTMAX, {"T": 7, "D": 1003}, "keep shared  stages 6  threads 32  vector 8"),
+    (LAYER_NORM, {"T": 7, "D": 1051}, "keep shared  stages 5  threads 32  rows 2  vector 8"),
+    (ADD_NORM, {"T": 9, "D": 1000}, "keep shared  stages 3  threads 64"),
+    (ENTROPY, {"T": 13, "D": 1000}, "keep shared  stages 5  threads 32"),
+    (GROUP_NORM, {"T": 7, "C": 4, "P": 260}, "keep shared  stages 10  threads 32"),
 )
 """Rows and columns that no block and no line divides, more rows than blocks, rings that hold less than a row."""
 

@@ -9,6 +9,7 @@ from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import ARCHES, Arch, Device
 from ucutlass.kernels.planned import Estimate, Grid, Planned, Resources, blocks_per_sm, counted
 from ucutlass.kernels.reduction.plan import (
+    HELD_AT_ONCE,
     AxisAccess,
     Load,
     ReductionPlan,
@@ -82,7 +83,8 @@ def _chunks(problem: ReductionProblem, s: ReductionSchedule, extent: Extent) -> 
 def _held_registers(problem: ReductionProblem, s: ReductionSchedule) -> int:
     """Returns the 32-bit registers of a thread that hold loads."""
     held = kept_bytes(problem, s.vector) if problem.columns else moved_bytes(problem, s.vector)
-    return math.ceil(held * s.items / 4)
+    items = min(s.items, HELD_AT_ONCE) if s.keep == "shared" else s.items
+    return math.ceil(held * items / 4)
 
 
 def _memory(problem: ReductionProblem, s: ReductionSchedule) -> dict[str, int]:
@@ -122,7 +124,7 @@ def _reach(problem: ReductionProblem, axes: tuple[AxisAccess, ...], sizes: tuple
 def passes_of(problem: ReductionProblem, s: ReductionSchedule) -> int:
     """How often the loads are read: before each reduction, and for results that every column has. A scan's parts
     in one pass are read once, however many they are."""
-    if s.keep == "registers":
+    if s.keep != "reread":
         return 1
     last = bool(scans_of(problem)) or any(o.whole for o in problem.outputs)
     return phases(problem) + last + (s.splits > 1 and bool(scans_of(problem)))

@@ -229,7 +229,8 @@ class ReductionSchedule:
     of rows) are a block's. A thread holds `items` vectors at a time: of the columns, or where there are
     none, of the rows.
 
-    `keep`: the whole row lies in registers, read once; otherwise each phase reads it again. `splits`
+    `keep`: the whole row lies in registers, or in the lines of a ring in shared memory, read once; otherwise each phase
+    reads it again. `splits`
     blocks share a row's columns: then each phase is a launch; or the blocks of a `cluster` do, in one.
 
     `look_back`: a scan's row is cut into parts that each lie in a block's registers. Blocks take them in order,
@@ -242,8 +243,10 @@ class ReductionSchedule:
 
     `ahead`: of rows that are read again, each chunk is loaded while the one before it is reduced.
 
-    `full`: every thread has all its items of every row, so that none is asked for. `retain`: what
+    `full`: every thread has all its items of every row, so that none is asked for; `dense`: all but the last. `retain`: what
     is read once stays in the L2 longest, so that results leave it while they come.
+
+    `applied`: a value of one load's elements takes their place in registers (`plan_applied.py`).
 
     `stages`: more than one line of rows, a vector of each thread, lies in a ring in shared memory, which bulk copies
     fill; then blocks stay for the whole launch, and an SM is to hold so many `blocks`. `resident`: their parts of what is
@@ -255,12 +258,14 @@ class ReductionSchedule:
     threads: int
     rows: int
     items: int
-    keep: Literal["registers", "reread"]
+    keep: Literal["registers", "reread", "shared"]
     splits: int = 1
     across: int = 0
     transposed: tuple[tuple[int, int], ...] = ()
     cluster: int = 1
     full: bool = False
+    dense: bool = False
+    applied: bool = False
     retain: bool = False
     look_back: bool = False
     stages: int = 1
@@ -297,6 +302,9 @@ class ReductionPlan:
         """Whether blocks share a row that does not fill the registers of all: each has as many vectors of it."""
         return self.schedule.sharers > 1 and not self.schedule.full
 
+
+HELD_AT_ONCE = 4
+"""Vectors that a thread takes at a time of a row that lies in shared memory."""
 
 EARLY_THREADS = 256
 """Threads of a row from which its own result's loads are under way while it is reduced: a cross entropy of rows of 16384

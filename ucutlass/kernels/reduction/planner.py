@@ -12,6 +12,7 @@ from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.addresses import PACK_BYTES, Sizes
 from ucutlass.kernels.planned import Note, Planned
 from ucutlass.kernels.reduction.cost import Extent, estimate, kept, kept_bytes, measure, passes_of
+from ucutlass.kernels.reduction.cost_held import held_schedule
 from ucutlass.kernels.reduction.match import ReductionPattern
 from ucutlass.kernels.reduction.plan import (
     Load,
@@ -25,6 +26,7 @@ from ucutlass.kernels.reduction.plan import (
     phases,
     scans_of,
 )
+from ucutlass.kernels.reduction.plan_applied import applied_values
 from ucutlass.kernels.reduction.plan_straddle import (
     MOST_STRADDLED,
     by_lines,
@@ -100,8 +102,17 @@ work while one of them waits for its cluster: a softmax of rows of 100,008 bf16 
 norm of 200,192 258 and 350; a softmax of 160,000 f32 187 and 239. They are at 0.5 to 0.8 of a copy, where clusters that
 hold a row in registers alone are at 0.46 to 0.67."""
 
-SHORTEST_RING = 7 * 2**14
-"""Bytes of a row of 16-bit elements above which a block's registers hold it ill: 8 vectors of 1024 threads."""
+DENSE_THREADS, DENSE_ELEMENTS = 512, 32
+"""Threads of a block, and elements of each where it has so many, above which a kernel that does not ask item by item whether
+one is there takes so many registers that fewer blocks fit an SM: on an H100 a softmax of 25,152 bf16 takes 199 us so by 512
+threads and 182 else, a layer norm of 348 bf16 by 16 threads 188 and 200 (`benchmarks.rows`)."""
+
+SHORTEST_HELD = 7 * 2**14
+"""Bytes of a row of 16-bit elements above which a block's registers hold it ill, 8 vectors of 1024 threads: a softmax of
+42,028 bf16 takes 206 us in shared memory on an H100 and 193 in registers, a layer norm of 50,048 198 and 202."""
+
+LONGEST_HELD = 2**20
+"""Bytes of the longest row that was timed there."""
 
 MEETING = (MOST_THREADS, 8)
 """Threads of a block and lines of the ring of rows that blocks of the whole grid share: a group norm of 64 groups of 4 MB
@@ -125,6 +136,10 @@ LEAST_SIDE = 16
 
 STRADDLED_COLUMNS = 48
 """Elements of a row, or of a line of an element-wise kernel, from which vectors need not divide it."""
+
+IDLE, WAVES = 1.1, 8
+"""Vectors that threads could hold for each of a row, above which other threads are chosen; rows for each SM from which what
+a row's threads do in all counts, and not how soon one row is done."""
 
 LEAST_ROW, ROW_HELD, ROW_OVERHEAD = 64, 96, 1.2
 """Vectors of a row from which whole warps share it; bytes of it that a thread keeps at most where more threads could; what
@@ -174,6 +189,8 @@ def plan_reduction(
     if isinstance(schedule, tuple):
         return schedule
     schedule = replace(schedule, full=_full(problem, extent, sizes, schedule))
+    schedule = replace(schedule, dense=not schedule.full and _dense(case, schedule))
+    schedule = replace(schedule, applied=_applies(problem, schedule))
     schedule = replace(schedule, retain=_retain(problem, extent, schedule, device))
     schedule = replace(schedule, resident=_resident(problem, schedule, arch))
     if too_large := broken(LAUNCH_RULES, ReductionCandidate(case, schedule, request)):
@@ -291,7 +308,8 @@ def _retain(problem: ReductionProblem, extent: Extent, s: ReductionSchedule, dev
 
 def _resident(problem: ReductionProblem, s: ReductionSchedule, arch: Arch) -> bool:
     """Whether a block that stays for the launch has room for its part of what is the same for all rows."""
-    if s.stages == 1 or s.straddle or not resident_loads(problem, s.vector):
+    straddles = s.straddle and s.keep != "shared"
+    if s.stages == 1 or straddles or not resident_loads(problem, s.vector, s.straddle):
         return False
     return ring_bytes(problem, replace(s, resident=True)) <= ring_limit(arch, s)
 
@@ -303,12 +321,33 @@ def _full(problem: ReductionProblem, extent: Extent, sizes: tuple[int, ...], s: 
             return False  # tensors of one element have no modes at all
         sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, s.across)]
         return all(side % TILE == 0 for side in sides)
+    if s.keep == "shared":
+        return False  # lines are asked for, not a thread's items
     columns, line = extent.columns // (s.vector if problem.across else 1), s.threads * s.items
     if s.straddle:
         columns = whole_vectors(problem, extent.columns, s.vector)
         if columns == 0:
             return False
     return columns == line * s.sharers if s.keep == "registers" and not s.look_back else columns % line == 0
+
+
+def _applies(problem: ReductionProblem, s: ReductionSchedule) -> bool:
+    """Whether a value of one load's elements takes their place in registers."""
+    held = bool(problem.columns) and s.keep == "registers" and not s.straddle and not s.look_back
+    return held and bool(applied_values(problem))
+
+
+def _dense(case: ReductionCase, s: ReductionSchedule) -> bool:
+    """Whether every thread of a row in registers has all its items but the last."""
+    if not case.problem.columns or case.scans or s.keep != "registers" or s.items == 1:
+        return False
+    block = s.threads * s.rows * s.blocks
+    if block > DENSE_THREADS or (block == DENSE_THREADS and s.items * s.vector > DENSE_ELEMENTS):
+        return False
+    if s.straddle and whole_vectors(case.problem, case.columns, s.vector) == 0:
+        return False
+    line = case.line(s.vector)
+    return line - (s.sharers - 1) * math.ceil(line / s.sharers) >= (s.items - 1) * s.threads
 
 
 def vector_of(problem: ReductionProblem, sizes: tuple[int, ...]) -> int:
@@ -372,6 +411,8 @@ def _across(
     vectors = extent.columns // vector
     held = kept_bytes(problem, vector)
     scans = any(isinstance(i, RowScan) for i in problem.instructions)
+    if (held_row := _held(problem, extent, vector, arch, device, straddle)) is not None:
+        return held_row
     if (ring := _ring(problem, extent, vector, arch, device, straddle)) is not None:
         return ring
     row, words = vectors * held, all(load.elem.bytes >= WORD for load in kept(problem))
@@ -384,7 +425,8 @@ def _across(
         threads = power(max(1, math.ceil(share * held / budget), math.ceil(share / (budget // 16))))
         # Few vectors have a thread each; what fills a warp, two each, has one, whose sums meet in shuffles.
         threads = min(most, max(threads, power(share) if share < 8 else min(32, power(share) // 2)))
-        if straddle and cluster == 1:
+        spare = straddle or threads * math.ceil(share / threads) > IDLE * share
+        if cluster == 1 and spare and not _picks(problem) and extent.rows >= WAVES * device.sms:
             threads = _row_threads(vectors, held)
         items = math.ceil(share / threads)
         return ReductionSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
@@ -416,6 +458,25 @@ def _row_threads(vectors: int, held: int) -> int:
     return min(fits or counts[-1:], key=lambda n: n * (math.ceil(vectors / n) + ROW_OVERHEAD))
 
 
+def _held(
+    problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device, straddle: bool
+) -> ReductionSchedule | None:
+    """Rows that lie in shared memory, where a block's registers hold them ill or not, and each has results for all of
+    its columns. None where a thread's registers would keep what is computed of them."""
+    loads = kept(problem)
+    if _picks(problem) or scans_of(problem) or applied_values(problem):
+        return None
+    if len(problem.columns) != 1 or len(loads) != 1:  # others nobody has timed
+        return None
+    if not any(o.whole for o in problem.outputs) or phases(problem) == 0:
+        return None
+    vectors, words = extent.columns // vector, all(load.elem.bytes >= WORD for load in loads)
+    shortest = MOST_THREADS * HELD if words else SHORTEST_HELD
+    if not shortest < vectors * kept_bytes(problem, vector) <= LONGEST_HELD:
+        return None
+    return held_schedule(problem, extent, vectors, vector, arch, device, straddle)
+
+
 def _ring(
     problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device, straddle: bool
 ) -> ReductionSchedule | None:
@@ -436,7 +497,7 @@ def _ring(
         full = vectors % (threads * cluster) == 0
         if items > (most_words if words else most) or (filled and not full):
             continue
-        if row <= (SHORTEST_RING if full else MOST_THREADS * HELD) or extent.rows * cluster < device.sms:
+        if row <= (SHORTEST_HELD if full else MOST_THREADS * HELD) or extent.rows * cluster < device.sms:
             continue
         ring = ReductionSchedule(
             vector,
@@ -590,6 +651,8 @@ def _notes(
         text = (
             "every element is read once and kept in registers"
             if s.keep == "registers"
+            else "every element is read once and lies in shared memory meanwhile"
+            if s.keep == "shared"
             else f"a row's {columns} columns do not fit registers: "
             + ("one pass reads it" if passes == 1 else f"each of {passes} passes reads it")
         )
@@ -603,7 +666,11 @@ def _notes(
         )
     if s.cluster > 1:
         reasons.append(
-            Note("", f"a cluster of {s.cluster} blocks a row", "one block's registers do not hold it")
+            Note(
+                "",
+                f"a cluster of {s.cluster} blocks a row",
+                "each has its part of one" if s.keep == "shared" else "one block's registers do not hold it",
+            )
         )
     if s.look_back:
         part = s.threads * s.items * (s.vector if problem.across else 1)

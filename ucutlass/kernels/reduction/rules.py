@@ -162,18 +162,26 @@ def _kept(c: ReductionCandidate) -> Breach | None:
                 None,
             )
         return _held(case, s)
-    if r.keep == "shared":
+    if r.keep == "shared" and s.keep != "shared":
         return Breach(
-            "a row of columns is kept in registers or read again; tiles in shared memory are "
-            "for tensors that are only copied",
-            "use `keep registers` or `keep reread`",
+            "a row of columns is kept in registers or read again; it lies in shared memory, which bulk copies of "
+            "Hopper fill, where vectors lie along it, nothing is scanned and `stages` says how many lines are there",
+            "use `keep registers` or `keep reread`, or give `stages`",
             ("keep",),
             None,
         )
     line = case.line(s.vector)
     if s.look_back:
         return _look_back(case, s, r) or _held(case, s)
-    if s.keep == "registers" and s.threads * s.items * s.sharers < line:
+    if s.keep == "shared" and s.items > s.stages:
+        return Breach(
+            f"a row has {s.items} lines of {s.threads} vectors of {s.vector} in each block that shares it: a ring of "
+            f"{s.stages} does not hold them",
+            f"use `stages {s.items}`, a larger `cluster`, or `keep registers`",
+            ("stages", "threads", "keep", "cluster", "vector"),
+            None,
+        )
+    if s.keep != "reread" and s.threads * s.items * s.sharers < line:
         return Breach(
             f"{s.sharers} blocks of {s.threads} threads with {s.items} vectors of {s.vector} hold "
             f"{s.threads * s.items * s.sharers * s.vector} elements: a row has {line * s.vector}",
@@ -223,6 +231,8 @@ def _look_back(case: ReductionCase, s: ReductionSchedule, r: PartialSchedule) ->
 
 
 def _held(case: ReductionCase, s: ReductionSchedule) -> Breach | None:
+    if s.keep == "shared":
+        return None
     in_registers = s.keep == "registers" and case.scans
     bytes_ = (case.kept if in_registers else case.held)(s.vector) * s.items
     if s.items == 1 or bytes_ <= MOST_HELD:
@@ -241,7 +251,7 @@ def _shared(c: ReductionCandidate) -> Breach | None:
     case, s, r = c.case, c.schedule, c.request
     sides = r.cluster or (1, s.cluster)
     clusters = sides[0] == 1 and s.cluster in (*CLUSTERS, *(LARGE_CLUSTERS if s.stages > 1 else ()))
-    can = case.problem.across and case.arch.wgmma and s.keep == "registers" and not case.scans
+    can = case.problem.across and case.arch.wgmma and s.keep != "reread" and not case.scans
     if (s.cluster > 1 and not can) or not clusters:
         return Breach(
             f"a cluster of {sides[0]}x{sides[1]}: 1x1, 1x2, 1x4 or 1x8 blocks of Hopper share a row that "
@@ -250,7 +260,7 @@ def _shared(c: ReductionCandidate) -> Breach | None:
             ("cluster", "keep"),
             None,
         )
-    if s.cluster > 1 and (s.rows > 1 or s.threads % 32):
+    if s.cluster > 1 and ((s.rows > 1 and s.keep != "shared") or s.threads % 32):
         return Breach(
             f"{s.threads} threads x {s.rows} rows: each block of a cluster holds its part of one row, with "
             "whole warps of 32 threads",
@@ -262,10 +272,10 @@ def _shared(c: ReductionCandidate) -> Breach | None:
         what = "stream-K is of dots" if r.split_k == "stream" else "a copy has no parts to add"
         return Breach(what, "use `split_k 1`", ("split_k",), None)
     chunks = math.ceil(case.line(s.vector) / (s.threads * s.items))
-    if s.splits > 1 and (s.keep == "registers" or s.splits > chunks):
+    if s.splits > 1 and (s.keep != "reread" or s.splits > chunks):
         return Breach(
             f"{s.splits} parts of a row that is read in {chunks} chunks of {s.threads * s.items} vectors"
-            + (" and lies in registers" if s.keep == "registers" else ""),
+            + (" and lies in registers" if s.keep != "reread" else ""),
             f"use `keep reread  split_k {max(1, chunks)}` or less",
             ("split_k", "keep"),
             None,
@@ -285,7 +295,7 @@ def _ring(c: ReductionCandidate) -> Breach | None:
             ("blocks",),
             None,
         )
-    if not case.arch.wgmma or case.scans or s.keep != "registers":
+    if not case.arch.wgmma or case.scans or s.keep == "reread":
         return Breach(
             f"a ring of {s.stages} lines: bulk copies of Hopper bring rows that lie in registers and are reduced, "
             "not scanned",
@@ -308,7 +318,7 @@ def _ring(c: ReductionCandidate) -> Breach | None:
             ("threads", "stages"),
             None,
         )
-    if s.grid > 1 and (s.cluster > 1 or s.rows > 1):
+    if s.grid > 1 and (s.cluster > 1 or s.rows > 1 or s.keep == "shared"):
         return Breach(
             f"{s.grid} blocks share a row through global memory, and a cluster of {s.cluster} with {s.rows} rows a block",
             "use `cluster 1x1  rows 1`, or leave `split_k` out",

@@ -26,6 +26,9 @@ from ucutlass.kernels.reduction.smem import TILE
 from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation
 
+HELD_THREADS = 256
+"""Threads of a row that lies in shared memory, where no other number is asked for."""
+
 
 def moved_bytes(problem: ReductionProblem, vector: int) -> int:
     """Bytes of all loads of one vector, where there are no columns to tell what is kept from what is not."""
@@ -38,7 +41,7 @@ def request_of(case: ReductionCase, s: ReductionSchedule) -> PartialSchedule:
         return PartialSchedule(
             vector=s.vector, rows=s.rows, items=s.items, keep="shared" if s.transposed else "registers"
         )
-    clustered = s.keep == "registers" and case.problem.across and case.arch.wgmma and not case.scans
+    clustered = s.keep != "reread" and case.problem.across and case.arch.wgmma and not case.scans
     return PartialSchedule(
         vector=s.vector,
         threads=s.threads,
@@ -87,25 +90,26 @@ def _filled(
     apart = splits is not None and (splits > 1 or case.scans) and not ring
     grid = splits if splits is not None and ring else 1
     keep = r.keep or ("reread" if apart else "registers" if r.cluster or ring else own.keep)
-    shared = keep == "registers" and case.problem.across and not case.scans
+    if keep == "shared" and (not case.problem.across or case.scans or stages == 1):
+        keep = "reread"  # where a program says otherwise, the rules refuse it
+    shared = keep != "reread" and case.problem.across and not case.scans
     clustered = r.cluster[1] if r.cluster else cluster if shared else 1
     scanned = keep == "registers" and case.scans
     fill = _look_back if scanned else _across if case.problem.across else _down
     threads, rows, items = fill(case, own, r, vector, keep, clustered * grid)
     chunks = math.ceil(case.line(vector) / (threads * items))
     least = own.splits if keep == own.keep else case.spread(chunks) if own.look_back else 1
-    # A word that is no whole row is the rules' to refuse: `shared` has no kernel with columns.
     return ReductionSchedule(
         vector,
         threads,
         rows,
         items,
-        "registers" if keep == "registers" else "reread",
+        keep,
         1 if grid > 1 else splits or min(least, chunks),
         cluster=clustered,
         look_back=scanned and chunks > 1,
         stages=1 if ahead else stages,
-        blocks=r.blocks or (own.blocks if stages > 1 and threads == own.threads else 1),
+        blocks=r.blocks or (own.blocks if stages > 1 and (threads, rows) == (own.threads, own.rows) else 1),
         grid=grid,
         straddle=vector > case.widest,
         ahead=ahead,
@@ -144,6 +148,9 @@ def _across(
     case: ReductionCase, own: ReductionSchedule, r: PartialSchedule, vector: int, keep: str, cluster: int
 ) -> tuple[int, int, int]:
     held, share = case.held(vector), math.ceil(case.line(vector) / cluster)
+    if keep == "shared":
+        threads = r.threads or (own.threads if own.keep == keep else HELD_THREADS)
+        return threads, r.rows or (own.rows if own.keep == keep else 1), r.items or math.ceil(share / threads)
     if keep == "registers":
         enough = math.ceil(share / r.items) if r.items else math.ceil(share * held / 64)
         least = 32 if cluster > 1 else min(32, power(share))

@@ -94,22 +94,23 @@ def _whole_pieces(problem: ReductionProblem, load: Load, vector: int, straddle: 
     return along and (vector if straddle else min(load.align, vector)) * load.elem.bytes % BULK == 0
 
 
-def resident_loads(problem: ReductionProblem, vector: int) -> tuple[int, ...]:
+def resident_loads(problem: ReductionProblem, vector: int, straddle: bool = False) -> tuple[int, ...]:
     """The loads that are the same for all rows, beside a ring: a block that stays for the launch may keep its part of
-    them in shared memory."""
+    them in shared memory; of vectors that `straddle` the ends of rows, in whole ones from the tensor's start on."""
     columns = {len(problem.rows)} if len(problem.columns) == 1 else set()
     return tuple(
         k
         for k, load in enumerate(problem.loads)
         if {m for axis in load.axes for m, _ in axis.at.terms} == columns
-        and _whole_pieces(problem, load, vector)
+        and _whole_pieces(problem, load, vector, straddle)
     )
 
 
 def resident_bytes(problem: ReductionProblem, schedule: ReductionSchedule) -> int:
     """The bytes of a block's part of what is the same for all rows."""
-    elements = sum(problem.loads[k].elem.bytes for k in resident_loads(problem, schedule.vector))
-    return schedule.items * schedule.threads * schedule.vector * elements + BARRIER
+    loads = resident_loads(problem, schedule.vector, schedule.straddle)
+    vectors = schedule.items * schedule.threads + schedule.straddle
+    return vectors * schedule.vector * sum(problem.loads[k].elem.bytes for k in loads) + BARRIER
 
 
 def ring_bytes(problem: ReductionProblem, schedule: ReductionSchedule) -> int:
@@ -122,7 +123,9 @@ def ring_bytes(problem: ReductionProblem, schedule: ReductionSchedule) -> int:
     )
     ops = {(problem.instructions[i].kind, _op(problem, i)) for i in reductions(problem)}
     parts = schedule.rows * schedule.cluster * -(-schedule.threads // 32)
-    barriers = 2 * schedule.rows * schedule.stages + 2
+    barriers = (
+        2 * schedule.rows * schedule.stages + 2 + (2 * schedule.rows if schedule.keep == "shared" else 0)
+    )
     resident = resident_bytes(problem, schedule) if schedule.resident else 0
     return vectors * schedule.vector * elements + barriers * BARRIER + 2 * len(ops) * parts * PART + resident
 

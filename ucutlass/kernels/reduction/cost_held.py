@@ -1,0 +1,105 @@
+"""Rows that lie in shared memory while they are reduced and stored: the schedules, and what each is estimated to take."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ucutlass.ir.hardware import Arch, Device, clusters_at_a_time
+from ucutlass.ir.schedule import FIELDS
+from ucutlass.kernels.reduction.cost import Extent
+from ucutlass.kernels.reduction.plan import ReductionProblem, ReductionSchedule
+from ucutlass.kernels.reduction.rules import CLUSTERS, LARGE_CLUSTERS
+from ucutlass.kernels.reduction.smem import resident_loads, ring_bytes, ring_limit, ring_loads
+
+GROUPS: tuple[tuple[int, int, int], ...] = (
+    (256, 1, 2),
+    (256, 1, 4),
+    (256, 2, 1),
+    (256, 4, 1),
+    (512, 1, 1),
+    (512, 1, 2),
+    (512, 2, 1),
+    (1024, 1, 1),
+)
+"""Threads of a row, rows of a block, and blocks of an SM."""
+
+COPIED = 0.9
+"""The part of a data sheet's bandwidth that a copy reaches on an H100."""
+
+EXCHANGE, EXCHANGE_THREADS, LARGE_CLUSTER = 2.0e-6, 0.6e-6, 0.25e-6
+"""Seconds that a row waits: for its parts of reductions, more with 1024 threads, and more for each group of threads of an SM
+that share rows with 15 other blocks."""
+
+LATE_LINE, FAR_LINE = 0.6e-6, 0.25e-6
+"""Seconds that a row waits for a line of 1024 vectors that the ring has no room to bring ahead, and for one of a load that all rows
+share, from the L2."""
+
+LINE, SHIFTED_LINE = 0.5e-6, 0.25e-6
+"""Seconds of an SM for 1024 vectors of 8 elements, and more for each load that all rows share and that begins anywhere in
+them. All of these were fitted to 180 schedules of 13 norms and softmaxes on an H100: of those, the cheapest takes 1.014 times
+as long as the fastest in the geometric mean, and 1.05 times at most."""
+
+
+def held_schedules(
+    problem: ReductionProblem, vectors: int, vector: int, arch: Arch, straddle: bool
+) -> Iterator[ReductionSchedule]:
+    """Returns every schedule whose ring holds a row of so many vectors, with the longest ring that fits."""
+    if not arch.wgmma or not ring_loads(problem, vector, straddle):
+        return
+    most = FIELDS["stages"].numbers
+    assert most is not None
+    shared = bool(resident_loads(problem, vector, straddle))
+    for (threads, rows, blocks), cluster in itertools.product(GROUPS, (*CLUSTERS, *LARGE_CLUSTERS)):
+        items = math.ceil(math.ceil(vectors / cluster) / threads)
+        schedule = ReductionSchedule(
+            vector, threads, rows, items, "shared", cluster=cluster, blocks=blocks, straddle=straddle
+        )
+        for tried in (replace(schedule, resident=True), schedule) if shared else (schedule,):
+            stages = _longest(problem, tried, arch, most[1])
+            if stages >= max(items, 2):
+                yield replace(tried, stages=stages)
+                break
+
+
+def _longest(problem: ReductionProblem, s: ReductionSchedule, arch: Arch, most: int) -> int:
+    """Returns the lines of the longest ring that fits, 0 where none does."""
+    limit = ring_limit(arch, s)
+    two, three = (ring_bytes(problem, replace(s, stages=n)) for n in (2, 3))
+    return min(most, 2 + (limit - two) // (three - two)) if two <= limit else 0
+
+
+def held_schedule(
+    problem: ReductionProblem,
+    extent: Extent,
+    vectors: int,
+    vector: int,
+    arch: Arch,
+    device: Device,
+    straddle: bool,
+) -> ReductionSchedule | None:
+    """Returns the cheapest of them that employs all SMs, None where there is none."""
+    schedules = [
+        s
+        for s in held_schedules(problem, vectors, vector, arch, straddle)
+        if extent.rows * s.cluster >= device.sms
+    ]
+    return min(schedules, key=lambda s: held_seconds(problem, s, extent, device), default=None)
+
+
+def held_seconds(problem: ReductionProblem, s: ReductionSchedule, extent: Extent, device: Device) -> float:
+    """Returns the estimated time of a launch: as many turns as the rows that an SM's groups of threads take one after
+    another, each the root of the squared sum of what memory, a row's own waiting, and the SM take for it."""
+    groups = s.rows * s.blocks
+    at_a_time = (device.sms if s.cluster == 1 else clusters_at_a_time(device, s.cluster)) * groups
+    of_row = extent.bytes / extent.rows
+    memory = min(at_a_time, extent.rows) * of_row / (COPIED * device.bandwidth)
+    width, line = s.threads / 1024, s.vector / 8
+    shared = len(resident_loads(problem, s.vector, s.straddle))
+    waiting = EXCHANGE + EXCHANGE_THREADS * width + LATE_LINE * width * max(0, 2 * s.items - s.stages)
+    waiting += FAR_LINE * s.items * (0 if s.resident else shared)
+    waiting += LARGE_CLUSTER * groups * (s.cluster in LARGE_CLUSTERS)
+    work = groups * width * s.items * (LINE * line + SHIFTED_LINE * shared * s.straddle)
+    return math.ceil(extent.rows / at_a_time) * math.hypot(memory, waiting, work)
