@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from ucutlass.emit import text
 from ucutlass.emit.convolution import operands as convolution
+from ucutlass.emit.convolution.stacked import alone, stacked_weights
 from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.ir.elements import BF16, F16, F32, TF32
@@ -84,7 +85,7 @@ class DimText:
 
 @dataclass(frozen=True, slots=True)
 class Im2colAxisText:
-    """A spatial axis as C++."""
+    """A spatial axis as C++. `stack`: the remainders of its results that are columns, of which there are `whole` in all."""
 
     scale: int
     step: int
@@ -94,6 +95,8 @@ class Im2colAxisText:
     extent: str
     offset: str
     shared: int
+    stack: int
+    whole: str
 
 
 def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
@@ -107,16 +110,21 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
     if reason := check(problem, schedule):
         raise ValueError(reason)
     layout = layout_of(convolution.epilogue_gemm(problem), how)
-    stores_sums = how.phases == 1 and _stores_sums(problem, schedule, layout)
+    stacked = problem.stacked
+    stores_sums = (how.phases == 1 or stacked > 1) and _stores_sums(problem, schedule, layout)
     if schedule.halo and not stores_sums:
         raise ValueError("runs of rows are of results that are stored from registers")
+    if stacked > 1 and not stores_sums:
+        raise ValueError("stacked columns are stored from registers alone")
     if stores_sums:
         layout = epilogue.EpilogueLayout(layout.contiguous_mode, 1)
-    apart = how.phases > 1 or schedule.halo > 0
+    apart = stacked == 1 and (how.phases > 1 or schedule.halo > 0)
     contiguous_mode = epilogue.layout(problem.gemm).contiguous_mode
     values = convolution.values(problem, layout, "int(row)" if apart else epilogue.ROW)
     values |= hopper_values(problem, schedule, end_of_tiles(problem, schedule, contiguous_mode), values)
-    if how.phases > 1:
+    if stacked > 1:
+        values["n"] = f"{values['n']} * {stacked}"
+    elif how.phases > 1:
         # Of a cluster, `shared` is the block's own share of the staged rows.
         own = " - 4 * staged(first_row % kStageRows, 0)" if schedule.split_k > 1 else ""
         values["scattered"] = f"row_table(shared{own})"
@@ -144,6 +152,10 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
         apart=apart,
         halo=schedule.halo,
         runs=runs_of(schedule),
+        stacked=stacked,
+        stack=stacked_weights(problem, how),
+        alone=alone(problem, how),
+        pairs=_stores_pairs(how),
         a_elements=" * ".join(text.extent for text in convolution.layout(problem.a)),
         b_elements=" * ".join(text.extent for text in convolution.layout(problem.b)),
         halves=2 if halved else 1,
@@ -238,6 +250,12 @@ def _stores_sums(
     return stored and problem.passes == "f16x3" and layout.contiguous_mode == "m" and schedule.split_k == 1
 
 
+def _stores_pairs(how: Im2col) -> bool:
+    """Whether neighbouring columns are neighbouring results, as remainders of the innermost window."""
+    stack = how.space[0].stack
+    return stack is not None and stack.scale % 2 == 0
+
+
 def layout_of(gemm: GemmProblem, how: Im2col) -> epilogue.EpilogueLayout:
     """As the multistage GEMM's; rows of several phases lie apart, so that along M no two are neighbours."""
     layout = epilogue.layout(gemm)
@@ -258,11 +276,17 @@ def _space(problem: ConvolutionProblem, how: Im2col) -> tuple[Im2colAxisText, ..
             s.scale,
             s.step,
             s.tap,
-            f"e[{s.result}]",
-            "1" if s.tap_dim is None else f"e[{s.tap_dim}]",
+            f"e[{s.result}]" if s.stack is None else f"ceil_div(e[{s.result}], {s.stack.scale})",
+            "1"
+            if s.tap_dim is None
+            else f"e[{s.tap_dim}]"
+            if s.stack is None
+            else convolution.spelled(s.stack.length),
             f"e[{s.result}]" if s.folded else extent_of(problem.a, s.axis),
             convolution.spelled(s.offset),
             s.shared,
+            1 if s.stack is None else s.stack.scale,
+            f"e[{s.result}]",
         )
         for s in how.space
     )

@@ -4,6 +4,7 @@ stores."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -71,7 +72,7 @@ class FoldText:
 class PackText:
     """An operand's copy in another order, see `convolution/pack.j2`; `before` are the copies before it, `split` says
     that there are two, of TF32 parts or, where the element is one, of f16 parts. `merged` are the axes that are one with the first in both orders, itself
-    among them; none where that stays innermost."""
+    among them; none where that stays innermost. `stacked`: it is copied in the order that it has already."""
 
     name: str
     data: str
@@ -91,6 +92,7 @@ class PackText:
     split: bool
     merged: tuple[int, ...]
     fold: FoldText | None
+    stacked: bool
 
 
 def accesses(problem: ConvolutionProblem) -> tuple[AccessText, AccessText]:
@@ -139,6 +141,10 @@ def layout(operand: OperandAccess) -> tuple[LayoutText, ...]:
         axes[1] = LayoutText(operand.fold.axis, spelled(operand.fold.length))
     if operand.pad > 1:
         axes[0] = replace(axes[0], extent=f"ceil_div({axes[0].extent}, {operand.pad}) * {operand.pad}")
+    if operand.stack:
+        axes[1] = replace(axes[1], extent=f"{axes[1].extent} * {math.prod(s.scale for s in operand.stack)}")
+        lengths = {s.axis: f"({spelled(s.length)})" for s in operand.stack}
+        axes = [replace(axis, extent=lengths.get(axis.axis, axis.extent)) for axis in axes]
     return tuple(axes)
 
 
@@ -211,6 +217,7 @@ def packs(problem: ConvolutionProblem) -> tuple[PackText, ...]:
                 operand.split,
                 () if operand.fold is not None else merged(operand),
                 _fold(operand),
+                bool(operand.stack),
             )
         )
     return tuple(texts)

@@ -23,6 +23,7 @@ from tests.kernels.test_convolution_passes import (
     passed,
 )
 from tests.kernels.test_convolution_row_reductions import APART
+from tests.kernels.test_stacked_windows import VOLUMES
 from ucutlass.ir.hardware import arch_for
 from ucutlass.runtime import verify
 from ucutlass.runtime.inputs import generate
@@ -34,7 +35,15 @@ CASES: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "wide tile": (passed(FORWARD, "f16x3", "tile 64x128x64"), {"B": 6, "C": 72, "H": 33, "W": 32, "F": 128}),
     "strided": (passed(STRIDED, "f16x3"), {"N": 5, "H": 57, "W": 41, "C": 64, "K": 200}),
     "few channels": (passed(STRIDED, "f16x3", "fold yes"), {"N": 5, "H": 57, "W": 41, "C": 3, "K": 64}),
-    "transposed": (passed(TRANSPOSED, "f16x3"), {"B": 5, "C": 64, "H": 33, "W": 31, "F": 136}),
+    "transposed": (passed(TRANSPOSED, "f16x3", "fold no"), {"B": 5, "C": 64, "H": 33, "W": 31, "F": 136}),
+    "results between neighbours": (
+        passed(TRANSPOSED, "f16x3", "fold yes"),
+        {"B": 5, "C": 64, "H": 33, "W": 31, "F": 136},
+    ),
+    "results between neighbours, few channels": (
+        VOLUMES.replace("SCHEDULE", ""),
+        {"B": 3, "C": 3, "D": 6, "H": 11, "W": 13, "F": 16},
+    ),
     "rows that lie apart, reduced": (APART, {"B": 3, "C": 40, "H": 21, "W": 30, "K": 200}),
     "taps share rows": (
         passed(FORWARD, "f16x3", "fold rows"),

@@ -130,7 +130,7 @@ CASES = {
         "f16x3", STRIDED, {"N": 2, "H": 9, "W": 7, "C": 3, "K": 24}, (64, 64, 64), 16, "fold no"
     ),
     "f16x3, transposed": Case(
-        "f16x3", TRANSPOSED, {"B": 2, "C": 24, "H": 6, "W": 7, "F": 20}, (64, 64, 64), 32
+        "f16x3", TRANSPOSED, {"B": 2, "C": 24, "H": 6, "W": 7, "F": 20}, (64, 64, 64), 32, "fold no"
     ),
     "f16x3, grouped": Case(
         "f16x3", GROUPED, {"B": 2, "G": 3, "C": 16, "H": 7, "W": 8, "F": 20}, (64, 64, 64), 16, "fold no"

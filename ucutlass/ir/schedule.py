@@ -22,6 +22,8 @@ Value: TypeAlias = int | str | tuple[int, ...]
 
 SplitK: TypeAlias = int | Literal["stream"]
 
+Fold: TypeAlias = Literal["no", "yes", "rows"]
+
 Partials: TypeAlias = Literal["memory", "cluster"]
 
 RASTERS: Mapping[str, int] = MappingProxyType({"heuristic": 0, "along_m": 1, "along_n": 2})
@@ -101,7 +103,7 @@ class PartialSchedule:
     vector: int | None = None
     items: int | None = None
     keep: Literal["registers", "reread", "shared"] | None = None
-    fold: Literal["no", "yes", "rows"] | None = None
+    fold: Fold | None = None
     blocks: int | None = None
 
     def fixed(self) -> dict[str, Value]:

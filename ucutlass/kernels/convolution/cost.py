@@ -159,7 +159,7 @@ def _grid(
         return Grid(math.ceil(results / each), device.sms * resident)
     tile_m, tile_n, _ = schedule.tile
     rows, batch = _rows(problem, schedule, sizes)
-    tiles = math.ceil(rows / tile_m) * math.ceil(extents.n / tile_n) * batch
+    tiles = math.ceil(rows / tile_m) * math.ceil(extents.n * problem.stacked / tile_n) * batch
     return Grid(
         tiles * _parts(schedule, launch), device.sms * resident, min(1.0, results / (tiles * tile_m * tile_n))
     )
@@ -178,8 +178,12 @@ def _rows(
     extents = measure(problem, sizes)
     match schedule:
         case Im2colSchedule():
-            phases = _phases(problem, schedule)
-            return math.ceil(extents.m / phases), extents.batch * phases
+            how = im2col(problem)
+            if not isinstance(how, Im2col):
+                return extents.m, extents.batch
+            own = {s.result: s.results(sizes) for s in how.space}
+            rows = math.prod(own.get(d, sizes[d]) for d in problem.m)
+            return math.ceil(rows / how.phases), extents.batch * how.phases
         case WgradSchedule(part=part):
             access = wgrad_access(problem)
             if not isinstance(access, WgradAccess):
@@ -194,9 +198,9 @@ def _rows(
 
 
 def _phases(problem: ConvolutionProblem, schedule: ConvolutionSchedule) -> int:
-    """Returns the parts of the rows that read taps of their own alone; other kernels multiply all taps of a row."""
+    """Returns the parts of the results that read taps of their own alone; other kernels multiply all taps of a row."""
     how = im2col(problem) if isinstance(schedule, Im2colSchedule) else ""
-    return how.phases if isinstance(how, Im2col) else 1
+    return how.phases * problem.stacked if isinstance(how, Im2col) else 1
 
 
 def _resident(problem: ConvolutionProblem, schedule: ConvolutionSchedule, arch: Arch) -> int:
@@ -346,7 +350,7 @@ def _steps(problem: ConvolutionProblem, schedule: ConvolutionSchedule, sizes: tu
     if not isinstance(schedule, Im2colSchedule) or not isinstance(how, Im2col):
         return math.ceil(extents.k / schedule.tile[2])
     channels = channel_run(problem, how, sizes)
-    taps = math.prod(1 if s.tap_dim is None else -(-sizes[s.tap_dim] // s.every) for s in how.space)
+    taps = math.prod(-(-s.taps(sizes) // s.every) for s in how.space)
     return math.ceil(taps * math.ceil(channels / schedule.part) / (schedule.tile[2] // schedule.part))
 
 

@@ -70,7 +70,11 @@ def im2col_seconds(
     if problem.passes == "f16x3":
         run = channel_run(problem, how, sizes)
         row = PRICE.row_f16 + PRICE.beyond * (schedule.part - run / math.ceil(run / schedule.part))
-        stored_apart = how.phases > 1 and any(isinstance(o, Store) for o in problem.gemm.outputs)
+        stored_apart = (
+            how.phases > 1
+            and problem.stacked == 1
+            and any(isinstance(o, Store) for o in problem.gemm.outputs)
+        )
         multiplied *= PRICE.staged if stored_apart else 1.0
     gathered = rows * row / device.sms / device.clock
     over_rows = sum(isinstance(o, Reduction) and not o.of_rows for o in problem.gemm.outputs)

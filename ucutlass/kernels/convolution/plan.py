@@ -11,6 +11,7 @@ Forward, data gradient, weight gradient and transposed convolutions differ in no
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
@@ -54,13 +55,30 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True)
+class Stack:
+    """How a copy of weights has the remainders of a divided window beside its columns (the sub-pixel convolution of Shi
+    et al., 2016): results that lie `scale` apart along `result` are one row, whose `scale` columns read the same
+    `length` neighbours of A's axis, from `first` past the row's place on, each with the taps that it reads there and
+    zeros for those that it does not. `axis` of the weights has the taps, `tap` is their coefficient, 1 or -1, and
+    `offset` the window's."""
+
+    axis: int
+    result: int
+    scale: int
+    tap: int
+    offset: Extent
+    first: Extent
+    length: Extent
+
+
+@dataclass(frozen=True, slots=True)
 class OperandAccess:
     """An operand of the product: its axes as declared, outermost first, and dense.
 
     `pack` is the order of axes in the workspace that a kernel before the product copies it to, or
     None where it is read as it lies; there the last axis is padded with zeros to a multiple of
     `pad` elements, and elements are `packed` if that is given; `split` copies each f32 as two, what TF32 or f16 holds
-    of it and the rest, the second after the whole of the first; `fold` is of the copy too. `align` is the largest power of two
+    of it and the rest, the second after the whole of the first; `fold` and `stack`, innermost axis first, are of the copy too. `align` is the largest power of two
     of elements, at most 16 bytes, that divides the base address, the contiguous axis and every stride
     around it (in the workspace if packed); 1 where no dimension moves along that axis alone. What a
     kernel reads together depends also on which dimension that is: see `copy_width`.
@@ -75,6 +93,7 @@ class OperandAccess:
     packed: Element | None = None
     split: bool = False
     fold: Fold | None = None
+    stack: tuple[Stack, ...] = ()
 
     @property
     def read(self) -> Element:
@@ -122,6 +141,11 @@ class ConvolutionProblem:
     def passes(self) -> Passes:
         """How wgmma multiplies: f16 parts are of both operands, TF32 parts are copied of B alone."""
         return "f16x3" if self.a.split else "tf32x3" if self.b.split else "tensor"
+
+    @property
+    def stacked(self) -> int:
+        """The columns of B's copy for each of the product's."""
+        return math.prod(s.scale for s in self.b.stack)
 
     @property
     def pointers(self) -> int:

@@ -11,11 +11,12 @@ with more taps in some phases and none in the others.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ucutlass.ir.extents import Extent, Fixed
-from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess
+from ucutlass.ir.extents import Extent, Fixed, evaluate
+from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess, Stack
 
 MOST_PHASES = 32
 """Each has a descriptor of 128 bytes among the kernel's parameters."""
@@ -26,11 +27,15 @@ MOST_STEP = 8
 MOST_AXES = 5
 """Of a TMA tensor."""
 
+MOST_SPACE = 3
+"""Spatial axes that TMA gathers windows of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Space:
     """A spatial axis: the result read with coefficient `step`, the tap with `tap` (dimension None: no
-    tap). `axis` is A's. `folded`: its taps lie beside the channels, so that it has one window for each result."""
+    tap). `axis` is A's. `folded`: its taps lie beside the channels, so that it has one window for each result. `stack`:
+    the remainders of its scale are columns, so that it is a window of neighbours with a step of 1."""
 
     axis: int
     result: int
@@ -40,6 +45,7 @@ class Space:
     scale: int
     offset: Extent
     folded: bool = False
+    stack: Stack | None = None
 
     def extent(self, operand: OperandAccess) -> int:
         """The dimension whose extent TMA takes for the axis: the results' own where taps are beside channels."""
@@ -55,6 +61,16 @@ class Space:
     def every(self) -> int:
         """The step from a tap of a phase to its next."""
         return self.scale // self.shared
+
+    def results(self, sizes: Sequence[int]) -> int:
+        """The windows along the axis: one for all remainders that are columns."""
+        return math.ceil(sizes[self.result] / (self.stack.scale if self.stack is not None else 1))
+
+    def taps(self, sizes: Sequence[int]) -> int:
+        """The taps of a window of all phases."""
+        if self.stack is not None:
+            return evaluate(self.stack.length, {str(i): n for i, n in enumerate(sizes)})
+        return 1 if self.tap_dim is None else sizes[self.tap_dim]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +122,7 @@ def im2col(problem: ConvolutionProblem) -> Im2col | str:
     image = None
     if rest and a.axes[rest[0]].window is None:
         image = rest.pop(0)
-    if not 1 <= len(rest) <= 3:
+    if not 1 <= len(rest) <= MOST_SPACE:
         return f"A has {len(rest)} spatial axes, not 1 to 3"
     space: list[Space] = []
     fold: Space | None = None
@@ -117,6 +133,9 @@ def im2col(problem: ConvolutionProblem) -> Im2col | str:
         if a.fold is not None and a.fold.axis == axis:
             fold = window
             window = Space(axis, window.result, 1, None, 0, 1, Fixed(0), True)
+        stack = next((s for s in b.stack if s.result == window.result), None)
+        if stack is not None:
+            window = Space(axis, window.result, 1, window.tap_dim, 1, 1, stack.first, stack=stack)
         space.append(window)
     rows = [s.result for s in reversed(space)]
     if image is not None and a.axes[image].extent in problem.m:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from ucutlass.ir.elements import F16, F32, TF32, Element
 from ucutlass.ir.extents import Fixed
 from ucutlass.ir.hardware import Arch, Device
+from ucutlass.ir.schedule import Fold as FieldFold
 from ucutlass.ir.schedule import Math as FieldMath
 from ucutlass.ir.schedule import PartialSchedule, Warps
 from ucutlass.kernels.access import Reduction
@@ -44,7 +45,7 @@ from ucutlass.kernels.convolution.plan_depthwise_wgrad import (
     depthwise_wgrad,
     depthwise_wgrad_schedule,
 )
-from ucutlass.kernels.convolution.plan_im2col import im2col
+from ucutlass.kernels.convolution.plan_im2col import MOST_SPACE, Im2col, im2col
 from ucutlass.kernels.convolution.plan_register_tile import (
     RegisterTile,
     channels_at_once,
@@ -67,10 +68,11 @@ from ucutlass.kernels.convolution.rules import (
 from ucutlass.kernels.convolution.schedule import QUAD, chosen_word, request_of, resolve
 from ucutlass.kernels.convolution.schedule_im2col import (
     folded,
-    in_f16_parts,
+    in_parts,
     prepared,
     schedule_of,
     schedule_of_runs,
+    stacked,
 )
 from ucutlass.kernels.convolution.schedule_wgrad import folded_wgrad, prepared_wgrad, wgrad_schedule
 from ucutlass.kernels.convolution.variants import VARIANTS
@@ -415,9 +417,8 @@ def _tiled(
         warps = "multistage"
     hopper: _Chosen | str = "before Hopper"
     if arch.wgmma and warps != "multistage":
-        fold = request.fold == "yes"
         maths = _maths(request, whole)
-        every = [_gathered_by_tma(pattern, sizes, device, aligned, fold, math_) for math_ in maths]
+        every = [_gathered_by_tma(pattern, sizes, device, aligned, request.fold, math_) for math_ in maths]
         fitting = [every[0], *(chosen for chosen in every[1:] if _holds(chosen, request))]
         if request.math != "tf32x3" and set(request.fixed()) <= LEFT_TO_RUNS and whole.compute_type == F32:
             runs = _by_runs(pattern, sizes, device, aligned)
@@ -509,7 +510,7 @@ def _gathered_by_tma(
     sizes: tuple[int, ...],
     device: Device,
     aligned: tuple[bool, ...] | None,
-    fold: bool,
+    fold: FieldFold | None,
     math_: FieldMath | None,
 ) -> _Chosen | str:
     """A kernel of TMA and wgmma, its operands as the program has them, read along other positions, or exchanged."""
@@ -545,8 +546,8 @@ def _cheapest(
         return chosen  # TMA gathers the channels as they are
     candidates: list[tuple[float, _Chosen]] = []
     if word in (None, "cooperative") and request.fold is None:
-        whole = _in_parts(convolution_problem(pattern, sizes, aligned), request.math)
-        gathered_ = whole if isinstance(whole, str) else _gathered_windows(whole, sizes, device, True, False)
+        whole = in_parts(convolution_problem(pattern, sizes, aligned), request.math)
+        gathered_ = whole if isinstance(whole, str) else _gathered_windows(whole, sizes, device, "yes", False)
         if not isinstance(gathered_, str) and isinstance(gathered_[1], Im2colSchedule):
             candidates.append((_seconds(gathered_, sizes, device), gathered_))
     if not request.fixed():
@@ -595,29 +596,20 @@ def _seconds(chosen: _Chosen, sizes: tuple[int, ...], device: Device) -> float:
             return 0.0
 
 
-def _in_parts(problem: ConvolutionProblem, math_: FieldMath | None) -> ConvolutionProblem | str:
-    """The problem as `math` has wgmma multiply it, or why it does not."""
-    if math_ is None:
-        return problem
-    if problem.compute_type != F32 or math_ not in ("tf32x3", "f16x3"):
-        return "`math` of TMA and wgmma is tf32x3 or f16x3, and of f32"
-    return in_f16_parts(problem) if math_ == "f16x3" else problem
-
-
 def _hopper(
     whole: ConvolutionProblem,
     sizes: tuple[int, ...],
     device: Device,
-    fold: bool,
+    fold: FieldFold | None,
     math_: FieldMath | None = None,
 ) -> _Chosen | str:
     """A kernel of TMA and wgmma, or why none takes the problem: windows of a sum over channels, or those of
     a sum over the positions where they stand."""
-    problem = _in_parts(whole, math_)
+    problem = in_parts(whole, math_)
     if isinstance(problem, str):
         return problem
     chosen = _gathered_windows(problem, sizes, device, fold, by_rows=False)
-    if fold or not isinstance(chosen, str):
+    if fold == "yes" or not isinstance(chosen, str):
         return chosen
     gradient = _gradient(problem, sizes, device) if problem.compute_type != TF32 else chosen
     if not isinstance(gradient, str):
@@ -665,23 +657,35 @@ def _or_gradient(
 
 
 def _gathered_windows(
-    problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device, fold: bool, by_rows: bool
+    problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device, fold: FieldFold | None, by_rows: bool
 ) -> _Chosen | str:
-    gathered_ = folded(problem, sizes, by_rows) if fold else prepared(problem, sizes, by_rows)
-    schedule = gathered_ if isinstance(gathered_, str) else schedule_of(*gathered_, sizes, device)
-    if isinstance(gathered_, str) or isinstance(schedule, str):
+    divided = any(axis.window is not None and axis.window.scale > 1 for axis in problem.a.axes)
+    ways = [] if fold == "yes" else [prepared(problem, sizes, by_rows)]
+    if divided and fold == "yes":
+        ways = [stacked(problem, sizes, axes) for axes in range(1, MOST_SPACE + 1)]
+    elif fold == "yes":
+        ways = [folded(problem, sizes, by_rows)]
+    return _cheapest_passes([_scheduled(way, sizes, device) for way in ways], sizes, device)
+
+
+def _scheduled(
+    way: tuple[ConvolutionProblem, Im2col] | str, sizes: tuple[int, ...], device: Device
+) -> _Chosen | str:
+    schedule = way if isinstance(way, str) else schedule_of(*way, sizes, device)
+    if isinstance(way, str) or isinstance(schedule, str):
         return str(schedule)
+    problem = way[0]
     passes = {"tensor": "", "tf32x3": " in three TF32 passes", "f16x3": " in three f16 passes"}
-    why = f"TMA gathers the windows, wgmma multiplies{passes[gathered_[0].passes]}"
-    notes = (Note("", "im2col", why), *_packs(gathered_[0]))
-    return gathered_[0], schedule, 1, notes
+    stacked_ = f"; {problem.stacked} results between neighbours are columns" if problem.stacked > 1 else ""
+    why = f"TMA gathers the windows, wgmma multiplies{passes[problem.passes]}{stacked_}"
+    return problem, schedule, 1, (Note("", "im2col", why), *_packs(problem))
 
 
 def _by_runs(
     pattern: ConvolutionPattern, sizes: tuple[int, ...], device: Device, aligned: tuple[bool, ...] | None
 ) -> _Chosen | str:
     """The kernel of three f16 passes whose taps along the innermost window share rows, or why they cannot."""
-    chosen = _gathered_by_tma(pattern, sizes, device, aligned, False, "f16x3")
+    chosen = _gathered_by_tma(pattern, sizes, device, aligned, "no", "f16x3")
     if isinstance(chosen, str):
         return chosen
     problem, schedule, splits, notes = chosen

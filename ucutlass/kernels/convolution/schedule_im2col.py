@@ -11,6 +11,7 @@ from types import MappingProxyType
 from ucutlass.ir.elements import F16, F32
 from ucutlass.ir.extents import Combined, Extent, Fixed, Free, evaluate
 from ucutlass.ir.hardware import Device
+from ucutlass.ir.schedule import Math
 from ucutlass.kernels.access import Reduction, Store
 from ucutlass.kernels.convolution.plan import (
     ConvolutionProblem,
@@ -18,6 +19,7 @@ from ucutlass.kernels.convolution.plan import (
     Im2colSchedule,
     OperandAccess,
     Passes,
+    Stack,
     WgradSchedule,
     unit_dim,
 )
@@ -72,6 +74,10 @@ MOST_HALO = 32
 """Rows of a run beyond its tile."""
 
 MOST_BLOCKS = 6
+
+STACKED = (2, 4, 8)
+"""Columns of a copy of weights for each of the product's: a thread, which has two of every eight, has the same remainders
+in all of them."""
 
 SPLITS = (1, 2, 4, 8)
 """Blocks of a cluster that share the sum of a tile, where tiles alone leave SMs idle."""
@@ -166,6 +172,15 @@ def in_f16_parts(problem: ConvolutionProblem) -> ConvolutionProblem:
     return replace(problem, a=a, b=b)
 
 
+def in_parts(problem: ConvolutionProblem, math_: Math | None) -> ConvolutionProblem | str:
+    """The problem as `math` has wgmma multiply it, or why it does not."""
+    if math_ is None:
+        return problem
+    if problem.compute_type != F32 or math_ not in ("tf32x3", "f16x3"):
+        return "`math` of TMA and wgmma is tf32x3 or f16x3, and of f32"
+    return in_f16_parts(problem) if math_ == "f16x3" else problem
+
+
 def folded(
     problem: ConvolutionProblem, sizes: tuple[int, ...], by_rows: bool = False
 ) -> tuple[ConvolutionProblem, Im2col] | str:
@@ -227,6 +242,50 @@ def fold_of(window: FoldedPlaces, channels: int, size: int) -> tuple[Fold, int, 
     return Fold(window.axis, window.offset, length), pad, whole
 
 
+def stacked(
+    problem: ConvolutionProblem, sizes: tuple[int, ...], axes: int
+) -> tuple[ConvolutionProblem, Im2col] | str:
+    """As `prepared`, but the remainders of the innermost `axes` divided windows lie beside the columns in the copy of B, so
+    that a tile has all results between neighbours of A's, and neighbouring results are stored together."""
+    phased = prepared(problem, sizes)
+    if isinstance(phased, str):
+        return phased
+    ready, how = phased
+    windows = [s for s in how.space if s.scale > 1][:axes]
+    if len(windows) < axes or any(abs(s.tap) != 1 for s in windows):
+        return "taps of divided windows are no neighbours"
+    if problem.passes != "f16x3" or how.group is not None:
+        return "remainders are columns of f16 passes without groups alone"
+    if not all(isinstance(o, Store) and o.access.contiguous == "m" for o in problem.gemm.outputs):
+        return "results are not stored with neighbouring positions adjacent"
+    stack = tuple(_stack(ready, s) for s in windows)
+    channel = ready.a.axes[how.channel].extent
+    b = replace(ready.b, pack=_order_b(ready, channel, columns_last=True), stack=stack)
+    ready = replace(ready, b=b)
+    if ready.stacked not in STACKED:
+        return f"{ready.stacked} columns for each of the product's are not 2, 4 or 8"
+    stacked_how = im2col(ready)
+    if isinstance(stacked_how, str):
+        return stacked_how
+    return too_far(ready, stacked_how, sizes) or (ready, stacked_how)
+
+
+def _stack(problem: ConvolutionProblem, window: Space) -> Stack:
+    """The window's remainders as columns. Position x of A's axis serves result scale * i + a with tap r where
+    scale * (x - i) is a + tap * r + offset."""
+    scale, taps = window.scale, Free(str(window.tap_dim))
+    reach = Combined("-", taps, Fixed(1))
+    lowest = window.offset if window.tap > 0 else Combined("-", window.offset, reach)
+    highest = Combined("+", window.offset, Fixed(scale - 1))
+    if window.tap > 0:
+        highest = Combined("+", highest, reach)
+    first = Combined("//", Combined("+", lowest, Fixed(scale - 1)), Fixed(scale))
+    last = Combined("//", highest, Fixed(scale))
+    length = Combined("+", Combined("-", last, first), Fixed(1))
+    axis = next(i for i, axis in enumerate(problem.b.axes) if axis.extent == window.tap_dim)
+    return Stack(axis, window.result, scale, window.tap, window.offset, first, length)
+
+
 def _rounded(extent: Extent, whole: int) -> Extent:
     if whole == 1:
         return extent
@@ -281,8 +340,9 @@ def _order_a(problem: ConvolutionProblem, channel: int, by_rows: bool) -> tuple[
     return tuple(sorted(range(len(axes)), key=place if by_rows else rank))
 
 
-def _order_b(problem: ConvolutionProblem, channel: int) -> tuple[int, ...]:
-    """As it lies but for the channels; columns together, in the order of the result's."""
+def _order_b(problem: ConvolutionProblem, channel: int, columns_last: bool = False) -> tuple[int, ...]:
+    """As it lies but for the channels; columns together, in the order of the result's, `columns_last` just before the
+    channels."""
     axes = problem.b.axes
     columns = [i for i, a in enumerate(axes) if a.extent in problem.n]
     others = [i for i, a in enumerate(axes) if i not in columns and a.extent != channel]
@@ -291,7 +351,12 @@ def _order_b(problem: ConvolutionProblem, channel: int) -> tuple[int, ...]:
         others.sort(key=lambda i: axes[i].extent in batch)
     (last,) = [i for i, a in enumerate(axes) if a.extent == channel and a.window is None]
     together = columns == list(range(columns[0], columns[-1] + 1)) if columns else True
-    if last == len(axes) - 1 and together and [axes[i].extent for i in columns] == list(problem.n):
+    if (
+        not columns_last
+        and last == len(axes) - 1
+        and together
+        and [axes[i].extent for i in columns] == list(problem.n)
+    ):
         return tuple(range(len(axes)))
     return (*others, *sorted(columns, key=lambda i: problem.n.index(axes[i].extent)), last)
 
@@ -323,9 +388,9 @@ def too_far(problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, ...]) ->
     """Why windows reach farther than TMA's box does, by the formulas of `convolution/im2col.cu.j2`."""
     by_name = {str(i): n for i, n in enumerate(sizes)}
     for s in how.space:
-        taps = 1 if s.tap_dim is None else sizes[s.tap_dim]
+        taps, results = s.taps(sizes), s.results(sizes)
         offset, axis_extent = evaluate(s.offset, by_name), sizes[s.extent(problem.a)]
-        for a in range(min(s.scale, sizes[s.result])):
+        for a in range(min(s.scale, results)):
             first = next((t for t in range(s.scale) if (a + s.tap * t + offset) % s.scale == 0), 0)
             divisible = (a + s.tap * first + offset) % s.scale == 0
             count = -(-(taps - first) // s.every) if divisible and first < taps else 0
@@ -334,7 +399,7 @@ def too_far(problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, ...]) ->
             begin = (a + s.tap * first + offset) // s.scale
             length = abs(s.tap) // s.shared * (count - 1)
             lower = begin - (length if s.tap < 0 else 0)
-            own = -(-(sizes[s.result] - a) // s.scale)
+            own = -(-(results - a) // s.scale)
             upper = lower + (own - 1) * s.step - (axis_extent - 1)
             if why := out_of_reach(len(how.space), lower, upper, length):
                 return why
@@ -374,7 +439,7 @@ def schedule_of(
     m, n, batch, stages = extents_of(problem, how, part, depth, sizes)
     passes = problem.passes
     tiles = _candidates(passes)
-    fold = how.fold is not None
+    fold = how.fold is not None or problem.stacked > 1
     reduced = any(isinstance(o, Reduction) for o in problem.gemm.outputs)
     shared = passes == "tensor" or (passes == "f16x3" and padded >= LEAST_SPLIT and not fold)
     most = MOST_F16_SPLITS if passes == "f16x3" else max(SPLITS)
@@ -463,14 +528,16 @@ def extents_of(
     """Rows of a phase, columns, products of phases that have taps, and stages of so deep a tile in parts of so many
     channels."""
     steps = math.prod(_taps(s, sizes) for s in how.space) * -(-channel_run(problem, how, sizes) // part)
-    m, n = math.prod(sizes[d] for d in problem.m) / how.phases, math.prod(sizes[d] for d in problem.n)
+    stacked = {s.result: s.results(sizes) for s in how.space}
+    m = math.prod(stacked.get(d, sizes[d]) for d in problem.m) / how.phases
+    n = math.prod(sizes[d] for d in problem.n) * problem.stacked
     batch = math.prod(sizes[d] for run in problem.batch for d in run) * how.busy_phases
     return m, n, batch, -(-steps // (depth // part))
 
 
 def _taps(space: Space, sizes: tuple[int, ...]) -> int:
     """Taps of a window that one phase has at most."""
-    return 1 if space.tap_dim is None else -(-sizes[space.tap_dim] // space.every)
+    return -(-space.taps(sizes) // space.every)
 
 
 def _candidates(passes: Passes) -> tuple[tuple[int, int, int, int], ...]:
