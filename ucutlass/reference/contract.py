@@ -54,7 +54,7 @@ def _taps_with_magnitudes(
     window: LazyRead, other: Operand, dim: str, over: Dims, dims: Dims
 ) -> tuple[Tensor, Tensor]:
     totals: tuple[Tensor, Tensor] | None = None
-    for start in range(len(window.coordinates_of(dim))):
+    for start in range(len(window.range_of(dim))):
         parts = contract_with_magnitudes(
             narrow(window, dim, start, 1), narrow(other, dim, start, 1), over, dims
         )
@@ -86,7 +86,7 @@ def extent(operands: Sequence[Operand], dim: str) -> int:
             case Named(data, dims) if dim in dims:
                 return data.shape[dims.index(dim)]
             case LazyRead() if dim in operand.dims:
-                return len(operand.coordinates_of(dim))
+                return len(operand.range_of(dim))
             case LazyGather(source, _, ids, _):
                 for part in (source, ids):
                     if dim in part.dims:
@@ -104,8 +104,7 @@ def narrow(operand: Operand, dim: str, start: int, length: int) -> Operand:
             if dim not in operand.dims:
                 return operand
             return replace(
-                operand,
-                narrowed={**operand.narrowed, dim: operand.coordinates_of(dim)[start : start + length]},
+                operand, narrowed={**operand.narrowed, dim: operand.range_of(dim)[start : start + length]}
             )
         case LazyGather(source, _, ids, _):
             source_slice = narrow(source, dim, start, length) if dim != operand.dim else source
@@ -156,12 +155,12 @@ def _tap(window: LazyRead, over: Dims) -> str | None:
     if window.numel <= UNROLLED:
         return None
     sliding_dims = {d for p in window.node.positions for d, _ in p.at.terms}
-    return next((d for d in over if d in sliding_dims and len(window.coordinates_of(d)) > 1), None)
+    return next((d for d in over if d in sliding_dims and len(window.range_of(d)) > 1), None)
 
 
 def _by_tap(window: LazyRead, other: Operand, dim: str, over: Dims, dims: Dims) -> Tensor:
     total: Tensor | None = None
-    for start in range(len(window.coordinates_of(dim))):
+    for start in range(len(window.range_of(dim))):
         part = contract(narrow(window, dim, start, 1), narrow(other, dim, start, 1), over, dims)
         total = part if total is None else total.add_(part)
     assert total is not None

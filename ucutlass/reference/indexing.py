@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -22,28 +23,93 @@ class LazyRead:
     source: Named
     node: Read
     sizes: Mapping[str, int]
-    narrowed: Mapping[str, Tensor] = field(default_factory=dict)
+    narrowed: Mapping[str, range] = field(default_factory=dict)
 
     @property
     def dims(self) -> Dims:
         return self.node.dims
 
+    def range_of(self, dim: str) -> range:
+        """Returns the coordinates of a dimension."""
+        return self.narrowed.get(dim, range(self.sizes[dim]))
+
     def coordinates_of(self, dim: str) -> Tensor:
-        if dim in self.narrowed:
-            return self.narrowed[dim]
-        return coordinates(self.sizes[dim], self.source.data.device)
+        """Returns the coordinates of a dimension as a tensor."""
+        own = self.range_of(dim)
+        return torch.arange(own.start, own.stop, dtype=torch.int64, device=self.source.data.device)
 
     @property
     def numel(self) -> int:
-        count = 1
-        for d in self.dims:
-            count *= len(self.narrowed[d]) if d in self.narrowed else self.sizes[d]
-        return count
+        return math.prod(len(self.range_of(d)) for d in self.dims)
 
 
 def read(window: LazyRead) -> Named:
     """Returns the value at every position, and `fill` where there is none (the scale does not divide, or the
-    position is outside the tensor)."""
+    position is outside the tensor). Its elements may share memory: nobody may write to it."""
+    view = _strided(window)
+    return _gathered(window) if view is None else view
+
+
+MOST_SPREAD = 4
+"""Elements of a source with what is read outside of it, for each element that is read, up to which a window is a view."""
+
+
+def _strided(window: LazyRead) -> Named | None:
+    """Returns the window as a view of its source, spread where a scale leaves positions out and padded where it is read
+    outside: a gather takes several times as long. None where coordinates count down, or that would take much
+    memory."""
+    source, node = window.source, window.node
+    ranges = {d: window.range_of(d) for d in node.dims}
+    positions = {p.dim: p for p in node.positions}
+    if not window.numel or not source.data.numel():
+        return None
+    data, offset = source.data, 0
+    fill = in_element(node.fill, node.elem)
+    lows: list[int] = []
+    factors: list[tuple[tuple[str, int], ...]] = []
+    for axis, dim in enumerate(source.dims):
+        position = positions.get(dim)
+        terms = ((dim, 1),) if position is None else position.at.terms
+        base = 0 if position is None else extents.evaluate(position.at.offset, window.sizes)
+        if any(factor < 0 and len(ranges[d]) > 1 for d, factor in terms):
+            return None
+        low = base + sum(factor * ranges[d][0] for d, factor in terms)
+        high = base + sum(factor * ranges[d][-1] for d, factor in terms)
+        scale = 1 if position is None else position.scale
+        length = data.shape[axis]
+        if position is None or (scale == 1 and low >= 0 and high < length):
+            lows.append(low)
+        elif data.numel() // length * (high - low + 1) > MOST_SPREAD * max(window.numel, data.numel()):
+            return None
+        else:
+            data = _spread(data, axis, low, high, scale, fill)
+            lows.append(0)
+        factors.append(terms)
+    strides = dict.fromkeys(node.dims, 0)
+    for stride, low, terms in zip(data.stride(), lows, factors, strict=True):
+        offset += low * stride
+        for d, factor in terms:
+            strides[d] += factor * stride if len(ranges[d]) > 1 else 0
+    shape = [len(ranges[d]) for d in node.dims]
+    view = data.as_strided(shape, [strides[d] for d in node.dims], data.storage_offset() + offset)
+    return Named(view, node.dims)
+
+
+def _spread(data: Tensor, axis: int, low: int, high: int, scale: int, fill: float | int | bool) -> Tensor:
+    """Returns what positions from `low` to `high` of an axis read: element x at position `scale` times x, and else
+    `fill`."""
+    shape = list(data.shape)
+    shape[axis] = high - low + 1
+    out = data.new_full(shape, fill)
+    first, last = -(-max(low, 0) // scale), min(high // scale, data.shape[axis] - 1)
+    if first <= last:
+        at = slice(scale * first - low, scale * last - low + 1, scale)
+        out[(slice(None),) * axis + (at,)] = data.narrow(axis, first, last - first + 1)
+    return out
+
+
+def _gathered(window: LazyRead) -> Named:
+    """Does what `read` does, by coordinates."""
     source, node = window.source, window.node
     positions = {p.dim: p for p in node.positions}
     indices: list[Tensor] = []
