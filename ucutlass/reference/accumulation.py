@@ -111,14 +111,15 @@ length."""
 Radii: TypeAlias = tuple[Operand | None, Operand | None]
 
 
-def dot_radius(node: Dot, total: Tensor, left: Operand, right: Operand, radii: Radii) -> Tensor:
-    """Returns the radius of a float dot, shaped as its value; `total` is the value before it overflows."""
+def dot_with_radius(node: Dot, left: Operand, right: Operand, radii: Radii) -> tuple[Tensor, Tensor]:
+    """Returns the value of a float dot before it overflows, and its radius."""
     model = ACCUMULATORS[node.compute_type.name, node.accumulate]
     model = replace(
         model, products=min(model.products, _products_together(node, left, right, model.products))
     )
     steps = max(1, math.prod(extent((left, right), d) for d in node.over))
-    blocked = _blocked_sum(node, left, right, steps, model, total)
+    blocked = _blocked_sum(node, left, right, steps, model)
+    total = blocked.total
     propagated = from_operands(node, left, right, radii)
     rounding = blocked.rounding
     if model.scaled:
@@ -128,9 +129,8 @@ def dot_radius(node: Dot, total: Tensor, left: Operand, right: Operand, radii: R
     elif not model.split or all(_is_one_part(operand) for operand in (left, right)):
         exact = exact_sums(blocked.largest, model.exact, _data(left), _data(right))
         rounding = rounding if exact is None else rounding.masked_fill_(exact, 0.0)
-    return with_nonfinite(
-        total, rounding, _undetermined(node, total, blocked.magnitude_sum, rounding, left, right, radii)
-    )
+    undetermined = _undetermined(node, total, blocked.magnitude_sum, rounding, left, right, radii)
+    return total, with_nonfinite(total, rounding, undetermined)
 
 
 def _products_together(node: Dot, left: Operand, right: Operand, most: int) -> int:
@@ -206,22 +206,25 @@ def _mapped(operand: Operand, change: Callable[[Tensor], Tensor]) -> Operand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _BlockedSum:
-    """`rounding` is the radius, `largest` the largest sum of magnitudes that an accumulator holds, and
+    """`total` is A B, `rounding` its radius, `largest` the largest sum of magnitudes that an accumulator holds, and
     `magnitude_sum` is |A| |B|."""
 
+    total: Tensor
     rounding: Tensor
     largest: Tensor
     magnitude_sum: Tensor
 
 
 def _blocked_sum(
-    node: Dot, left: Operand, right: Operand, steps: int, model: AccumulationModel, total: Tensor
+    node: Dot, left: Operand, right: Operand, steps: int, model: AccumulationModel
 ) -> _BlockedSum:
     count = max(_BLOCK, min(-(-steps // _BLOCKS), math.isqrt(steps)))
     additions = model.passes * max(1.0, min(count, steps) / model.products)
-    prefix, peak, magnitude_sum, squares, linear, largest = (
-        torch.zeros_like(total, dtype=torch.float64) for _ in range(6)
+    shape, device = [extent((left, right), d) for d in node.dims], _data(left).device
+    prefix, peak, magnitude_sum, squares, linear = (
+        torch.zeros(shape, dtype=torch.float64, device=device) for _ in range(5)
     )
+    largest = torch.zeros_like(prefix) if model.promoted else magnitude_sum
     for a, b in blocks(left, right, node.over, count):
         part, magnitudes = contract_with_magnitudes(a, b, node.over, node.dims)
         scale = magnitudes.clone() if model.promoted else prefix.abs().add_(peak).add_(magnitudes)
@@ -230,7 +233,8 @@ def _blocked_sum(
         magnitude_sum += magnitudes
         prefix += part
         torch.maximum(peak, prefix.abs(), out=peak)
-        torch.maximum(largest, magnitudes if model.promoted else magnitude_sum, out=largest)
+        if model.promoted:
+            torch.maximum(largest, magnitudes, out=largest)
     events = model.passes * max(1, steps // model.products)
     rounding = squares.sqrt_().mul_(deviation(events, magnitude_sum.numel()) * model.unit)
     if model.truncates:
@@ -240,7 +244,7 @@ def _blocked_sum(
         rounding += magnitude_sum * (math.ceil(steps / model.promoted) * UNIT)
     if model.split:
         rounding += magnitude_sum * model.split
-    return _BlockedSum(rounding.add_(2.0**-126), largest, magnitude_sum)
+    return _BlockedSum(prefix, rounding.add_(2.0**-126), largest, magnitude_sum)
 
 
 def from_operands(node: Dot, left: Operand, right: Operand, radii: Radii) -> Tensor | None:

@@ -35,7 +35,7 @@ from ucutlass.ir import Apply, Cast, Constant, Dot, Gather, ParamValue, Read, Va
 from ucutlass.ir.elements import BOOL, E4M3, E5M2, F32, F64, I32, Element
 from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.reference import reductions
-from ucutlass.reference.accumulation import dot_radius, from_operands
+from ucutlass.reference.accumulation import dot_with_radius, from_operands
 from ucutlass.reference.chunks import in_chunks
 from ucutlass.reference.contract import Operand
 from ucutlass.reference.fast_math import FAST_UNITS
@@ -423,12 +423,13 @@ def _any_along(node: Gather, parts: Sequence[Bounded], value: Named) -> Tensor:
 
 def _dot(node: Dot, call: KernelCall, bound_of: Callable[[Value], Bounded]) -> Bounded:
     left, right = (_operand(c, call, bound_of) for c in (node.left, node.right))
+    radii = (left.radius, right.radius)
+    if node.elem.kind == "float":
+        total, radius = dot_with_radius(node, left.value, right.value, radii)
+        return bounded(Named(dot_in_range(node, total), node.dims), radius)
     with span("reference"):
         total = dot_total(node, [left.value, right.value])
     value = Named(dot_in_range(node, total), node.dims)
-    radii = (left.radius, right.radius)
-    if node.elem.kind == "float":
-        return bounded(value, dot_radius(node, total, left.value, right.value, radii))
     propagated = from_operands(node, left.value, right.value, radii)
     return bounded(value, None if propagated is None else wrapping(total, propagated))
 
