@@ -30,6 +30,8 @@ from ucutlass.assembly import ProgramAtSizes, code_of, planned_sources
 from ucutlass.diagnostics import ProgramError
 from ucutlass.handoff import program_payload
 from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
+from ucutlass.reference.freeing import kernel_with_free_rows, separable
+from ucutlass.reference.slices import is_small
 from ucutlass.runtime import calibrate, isolation
 from ucutlass.runtime.evidence import ADOPTED, EvidenceKind, Record
 from ucutlass.runtime.store import EvidenceStore
@@ -41,6 +43,9 @@ PROBE_SECONDS = 300.0
 
 LARGE_BYTES = 1 << 28
 """Of a pipeline's values and their bounds, from which on a CPU takes a minute."""
+
+LEAST_CUT = 64
+"""To which the probe cuts what a text leaves free (`ucutlass.tasks.audit.CUTS`)."""
 
 _PROBE = "ucutlass.tasks.audit:probe"
 
@@ -208,7 +213,7 @@ class ProbeTask:
 
 def probe_reference(candidate: AuditSubject, seed: int) -> ReferenceProbe | MissingEvidence:
     """Asks the float64 reference of a program what its results depend on, in a process of its own: on the CPU
-    at reduced extents, and on the GPU, if there is one, what a pipeline's text fixes."""
+    at reduced extents, and on the GPU, if there is one, what a text fixes to large ones."""
     free = {d: n for d, n in candidate.sizes.items() if d in free_dims(candidate.program)}
     arguments = {
         "program": program_payload(candidate.checked),
@@ -219,7 +224,8 @@ def probe_reference(candidate: AuditSubject, seed: int) -> ReferenceProbe | Miss
     fixed = isinstance(candidate.program, ir.Pipeline) and not free
     outcome: isolation.CallOutcome | None = None
     memory = memory_of(candidate.program, free) if fixed else 0
-    if memory > LARGE_BYTES and (gpu := gpu_at_hand()):
+    large = memory > LARGE_BYTES or row_is_large(candidate.program, candidate.sizes)
+    if large and (gpu := gpu_at_hand()):
         on_gpu = arguments | {"gpu": gpu, "wait": PROBE_SECONDS, "shared": memory <= SHARED_BYTES}
         outcome = isolation.run(_PROBE, on_gpu, limit_seconds=2 * PROBE_SECONDS)
     elif not fixed:
@@ -237,6 +243,17 @@ def probe_reference(candidate: AuditSubject, seed: int) -> ReferenceProbe | Miss
             return MissingEvidence(
                 f"the reference could not be asked: its process was lost ({outcome})"[:300]
             )
+
+
+def row_is_large(program: ir.Program, sizes: Mapping[str, int]) -> bool:
+    """Returns whether a kernel's reference takes a core long at one of the rows that do not depend on each other, with
+    what its text leaves free cut as the probe cuts it."""
+    if not isinstance(program, ir.Kernel):
+        return False
+    freed, _ = kernel_with_free_rows(program)
+    rows, free = separable(freed), free_dims(program)
+    least = {d: 1 if d in rows else min(n, LEAST_CUT) if d in free else n for d, n in sizes.items()}
+    return not is_small(program, least)
 
 
 def probe_of(answer: Mapping[str, Any]) -> ReferenceProbe:

@@ -12,6 +12,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import TypeAlias
 
 from ucutlass.agent.problem import OptimizationProblem
@@ -49,6 +50,7 @@ class StageProposer:
     count: int = PROGRAMS
     _looked: dict[str, PlannedCandidate | None] = field(default_factory=dict)
     _spaces: dict[Place, ScheduleSpace] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
 
     def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         parent = ask.pick.parent
@@ -74,12 +76,13 @@ class StageProposer:
         """Returns what the stage, which is no torch function, may run by as it stands."""
         place, step = here.places[stage], here.plan.stages[stage].step
         assert place is not None and step.kernel is not None
-        if place not in self._spaces:
-            bare = replace(step.kernel, schedules=())  # the place's, whichever candidate is met first
-            self._spaces[place] = explore(
-                here.checked, bare, step.sizes, self.problem.arch, self.device, free=True
-            )
-        return self._spaces[place]
+        with self._lock:  # a space that is explored ahead, in another thread, is not explored again
+            if place not in self._spaces:
+                bare = replace(step.kernel, schedules=())  # the place's, whichever candidate is met first
+                self._spaces[place] = explore(
+                    here.checked, bare, step.sizes, self.problem.arch, self.device, free=True
+                )
+            return self._spaces[place]
 
 
 LEAST = 1e-9

@@ -34,6 +34,9 @@ from ucutlass.shapes import complete
 _SHIFT = 16
 """Bytes: the alignment that kernels may count on (`Access.align`), and no more."""
 
+MOST_RESERVED = 16 << 30
+"""Bytes that the allocator may keep from case to case."""
+
 MakeLaunch: TypeAlias = Callable[[tuple[int, ...]], "JudgedLaunch | DirectLaunch | StagedLaunch"]
 """The launch for every extent in the program's order. May raise LaunchError."""
 
@@ -154,6 +157,9 @@ def judge_all(
                 # Whatever it is, it is this case's loss, and says so in the evidence.
                 raised = f"{type(error).__name__}: {error}"
             signal.setitimer(signal.ITIMER_REAL, 0)
+            if device == "cuda" and torch.cuda.memory_reserved() > MOST_RESERVED:
+                # What the allocator kept in pieces would not serve the next case's tensors.
+                torch.cuda.empty_cache()
             seconds = round(time.monotonic() - began, 3)
             write({"ended": number, "verdict": plain(verdict), "raised": raised, "seconds": seconds})
             if raised:

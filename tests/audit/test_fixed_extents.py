@@ -14,10 +14,11 @@ from ucutlass.agent.integrity.bundle import ReferenceProbe
 from ucutlass.handoff import program_payload
 from ucutlass.reference import evaluate
 from ucutlass.reference.freeing import with_free_rows
+from ucutlass.reference.slices import is_small
 from ucutlass.runtime import isolation
 from ucutlass.runtime.inputs import generate
 from ucutlass.shapes import complete
-from ucutlass.tasks.audit import VOLUME, probe
+from ucutlass.tasks.audit import VOLUME, _few_rows, probe
 
 PRODUCT = "kernel k(A: f32[M=4096, K=512], B: f32[K, N=4096]) -> f32[M, N] { return dot[K](A, B) }"
 SCALED = "kernel k(x: f32[M=65536, N=16384]) -> f32[M, N] { return x * 3 }"
@@ -81,6 +82,38 @@ def test_a_probe_of_fixed_extents_is_small_and_finds_what_moves(text: str) -> No
     assert math.prod(report["sizes"].values()) <= VOLUME and set(report["sizes"]) == {"M", "N"}
     assert all(i["moves"] for i in report["inputs"])
     assert not any(r["constant"] or r["fixed"] or r["flat"] for r in report["results"])
+
+
+CONVOLUTION = """
+kernel k(x: f32[B=128, C=64, H=128, W=128], w: f32[K=128, C, R=3, S=3]) -> f32[B, K, P=126, Q=126] {
+  return relu(dot[C, R, S](x[H = P + R, W = Q + S], w))
+}
+"""
+POOLING = "kernel k(x: f32[B=64, C=128, H=65536]) -> f32[B, C, P=32768] { return mean[R=2](x[H = 2*P + R]) }"
+
+
+def test_rows_that_do_not_depend_on_each_other_are_as_few_as_a_core_can_do() -> None:
+    """A reference of 64 images takes minutes, and says no more of what moves what."""
+    for text in (CONVOLUTION, POOLING, PRODUCT, SCALED):
+        freed, lengths = with_free_rows(program(text))
+        cut = _few_rows(freed, {d: min(n, 256) for d, n in lengths.items()})
+        assert isinstance(freed, ir.Kernel) and cut.keys() == lengths.keys()
+        full = dict(zip(freed.dims, complete(freed, cut), strict=True))
+        assert is_small(freed, full) or set(cut.values()) == {1}
+
+
+def test_rows_are_cut_no_more_where_each_depends_on_all() -> None:
+    whole = program("kernel k(x: f32[M]) -> f32[M] { return softmax[M](x) }")
+    assert _few_rows(whole, {"M": 2**20}) == {"M": 2**20}, "of one number it is 1, whatever that is"
+
+
+@pytest.mark.parametrize(("text", "large"), [(CONVOLUTION, True), (POOLING, False), (PRODUCT, False)])
+def test_what_is_large_at_one_row_is_asked_on_a_gpu(
+    text: str, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = program(text)
+    sizes = dict(zip(whole.dims, complete(whole, {}), strict=True))
+    assert gather.row_is_large(whole, sizes) == large
 
 
 def test_a_result_without_influence_is_still_found() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from time import sleep
 from typing import Any
 
 import pytest
@@ -375,3 +377,21 @@ def test_random_legal_search_takes_every_group_as_likely(space: ScheduleSpace) -
         counts[at] += 1
     assert all(330 < n < 470 for n in counts.values())
     assert sorted(nominate_uniformly(small, {1: 1.0, 2: None}, 0, random.Random(0), 9)) == [0, 3, 4]
+
+
+def test_a_space_that_is_explored_ahead_is_not_explored_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    explorations: list[str] = []
+
+    def slow(*arguments: Any, **more: Any) -> ScheduleSpace:
+        explorations.append("")
+        sleep(0.2)
+        return explored(*arguments, **more)
+
+    monkeypatch.setattr(stages, "explore", slow)
+    problem = problem_of(CHAIN, "chain.ucu", None, SIZES, "sm90a")
+    proposer = stages.StageProposer(problem, H200)
+    here = proposer.look(CHAIN)
+    assert here is not None
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: proposer.space(here, 0), range(2))
+    assert first is second and len(explorations) == 1

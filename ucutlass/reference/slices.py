@@ -121,7 +121,7 @@ def expected_results(
     if not isinstance(program, ir.Kernel):
         return whole_results(expect(program, arguments))
     sizes = sizes_of(program, arguments, around)
-    if _is_small(program, sizes):
+    if is_small(program, sizes):
         arguments = [a.cpu() if isinstance(a, Tensor) else a for a in arguments]
     value_count = values(program, sizes)
     count = math.ceil(value_count / limit)
@@ -291,7 +291,7 @@ def values(kernel: ir.Kernel, sizes: Sizes) -> int:
     return sum(math.prod(sizes[d] for d in node.dims) for node, _ in computed)
 
 
-def _is_small(kernel: ir.Kernel, sizes: Sizes) -> bool:
+def is_small(kernel: ir.Kernel, sizes: Sizes) -> bool:
     """Returns whether a reference takes a core no longer than a GPU. A window that a dot reads is gathered element by
     element, which takes a core as long as ten values."""
     windows = [

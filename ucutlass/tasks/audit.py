@@ -73,8 +73,9 @@ def _probed(program: Program, sizes: Mapping[str, int], seed: int, device: str) 
 
     # Extents that the text fixes, as that of a module does, are cut too where that is a slice of the same.
     typed, lengths = with_free_rows(program)
+    sizes = {**sizes, **lengths}
     report: dict[str, Any] = {}
-    for cut in reduced_sizes(typed, {**sizes, **lengths}, device):
+    for cut in reduced_sizes(typed, sizes, device):
         draws = [expect(typed, generate(typed, cut, d, seed=seed + s, device=device)) for d, s in DRAWS]
         inputs, moved = _inputs(typed, cut, seed, device)
         results = [
@@ -97,7 +98,7 @@ def reduced_sizes(program: Program, sizes: Mapping[str, int], device: str = "cpu
     ReducedSizesError where none satisfy the program."""
     import math
 
-    from ucutlass.shapes import ShapeError, complete
+    from ucutlass.shapes import ShapeError
 
     reductions: list[dict[str, int]] = []
     for limit in CUTS:
@@ -106,7 +107,7 @@ def reduced_sizes(program: Program, sizes: Mapping[str, int], device: str = "cpu
             largest = max(cut, key=lambda d: cut[d])
             cut[largest] //= 2
         try:
-            complete(program, cut)
+            cut = _few_rows(program, cut)
         except ShapeError:
             continue
         if cut not in reductions and _runs(program, cut, device):
@@ -115,6 +116,24 @@ def reduced_sizes(program: Program, sizes: Mapping[str, int], device: str = "cpu
         extents = ", ".join(f"{d}={n}" for d, n in sizes.items())
         raise ReducedSizesError(f"{program.name}: no extents up to {CUTS[-1]} satisfy it, from {extents}")
     return reductions
+
+
+def _few_rows(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Returns extents at which a kernel's reference takes a core some milliseconds, as far as fewer of the rows that do
+    not depend on each other make it so: what a row depends on, each does. Raises ShapeError."""
+    from ucutlass.ir import Kernel
+    from ucutlass.reference.freeing import separable
+    from ucutlass.reference.slices import is_small
+    from ucutlass.shapes import complete
+
+    cut = dict(sizes)
+    rows = separable(program) & cut.keys() if isinstance(program, Kernel) else frozenset()
+    while True:
+        full = dict(zip(program.dims, complete(program, cut), strict=True))
+        longest = max(rows, key=lambda d: (cut[d], d), default="")
+        if not isinstance(program, Kernel) or is_small(program, full) or cut.get(longest, 1) <= 1:
+            return cut
+        cut[longest] //= 2
 
 
 def _runs(program: Program, sizes: Mapping[str, int], device: str) -> bool:

@@ -15,6 +15,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from ucutlass.ir.hardware import ARCHES
@@ -298,6 +299,7 @@ def lean_epilogue(
     return next((epilogue for epilogue in epilogues if epilogue.bytes <= left), None)
 
 
+@lru_cache(maxsize=1 << 14)
 def least_lean_epilogue(
     problem: GemmProblem,
     routes: tuple[Route, ...],
