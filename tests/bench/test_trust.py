@@ -92,5 +92,8 @@ def test_processes_are_asked_for_what_they_take(
         case _:
             asks("honest", 3)
     assert asked == [
-        (f"{function.__module__}:{function.__name__}", set(inspect.signature(function).parameters))
+        (
+            f"{function.__module__}:{function.__name__}",
+            set(inspect.signature(function).parameters) - {"proven"},
+        )
     ]
