@@ -71,7 +71,7 @@ class Engine:
 
     def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> EngineTask:
         assert name in TABLE
-        if len(self.asked) >= self.dies:
+        if len(self.asked) >= self.dies and name not in ("prepare_judge", "expected"):
             os.kill(os.getpid(), signal.SIGKILL)
         json.dumps(arguments)
         if name not in ("prepare_judge", "expected"):
