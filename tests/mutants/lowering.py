@@ -317,7 +317,7 @@ LOWERINGS: tuple[Lowering, ...] = (
         (18,),
         "fmaxf(NaN, 0) is 0",
         "bias",
-        (("return a > b || a != a ? a : b;", "return fmaxf(a, b);"),),
+        (("return a > b || a != a ? a : b;", "return fmaxf(a, b);"), ("max.NaN.f32", "max.f32")),
     ),
     Lowering(
         "maximum loses NaN",
