@@ -304,7 +304,9 @@ def test_copies_are_padded_to_whole_rows() -> None:
     text = """kernel k(x: bf16[N, C, H, W], w: bf16[K, C, R=3, S=3]) -> bf16[N, K, P=H, Q=W] {
   return dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w)
 }"""
-    sizes = {"N": 1, "H": 8, "W": 8, "C": 18, "K": 20}
+    fewer = {"N": 1, "H": 8, "W": 8, "C": 18, "K": 20}
+    assert isinstance(_conv(plan(text, fewer, "sm90a")).schedule, Sm80Schedule)
+    sizes = {**fewer, "C": 26}
     chosen = _conv(plan(text, sizes, "sm90a"))
     assert isinstance(chosen.schedule, Im2colSchedule) and chosen.schedule.part == chosen.problem.a.pad == 32
     assert judge(text, sizes, arch="sm90a") == []
