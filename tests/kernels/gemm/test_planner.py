@@ -361,6 +361,15 @@ def test_few_tiles_of_a_long_k_are_split() -> None:
     assert LaunchParameters(*chosen.launch).splits != 1
 
 
+def test_tiles_of_more_than_half_of_the_sms_divide_k_where_that_fills_the_last_wave() -> None:
+    """84 tiles leave 48 of 132 SMs idle; of three parts each, 252 fill two waves nearly."""
+    request = PartialSchedule(warps="cooperative", tile=(128, 128, 32), swap="yes", math="tf32x3_rs")
+    few = planned(plan(*gemm(228, 5352, 5544, compute_type="f32"), SM90, None, request))
+    assert LaunchParameters(*few.launch).splits == 3
+    full = planned(plan(*gemm(2048, 1024, 5544, compute_type="f32"), SM90, None, request))
+    assert LaunchParameters(*full.launch).splits == 1
+
+
 def test_candidates_are_ranked_and_distinct() -> None:
     found = list(candidates(*gemm(4096, 4096, 4096), SM90))
     seconds = [c.estimate.seconds for c in found]

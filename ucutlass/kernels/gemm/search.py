@@ -354,8 +354,8 @@ def _cluster_splits(
 def _splits(
     case: PlanningCase, shape: Shape, tile: Tile, warps: Warps, request: PartialSchedule
 ) -> tuple[SplitK, ...]:
-    """No split; where fewer than half the slots have a tile, the split that fills them too; and
-    stream-K where the last wave is less than half full."""
+    """No split; where fewer than half the slots have a tile, the split that fills them too; where fewer than all do,
+    the one by which the last wave is fullest; and stream-K where that is less than half full."""
     if request.split_k is not None:
         return (request.split_k,)
     sms = case.device.sms
@@ -366,9 +366,17 @@ def _splits(
     if 2 * tiles <= sms:
         most = min(sms // tiles, steps // 4, _MOST_PARTS)
         return tuple(dict.fromkeys((1, min(most, _MANY_PARTS), most))) if most > 1 else (1,)
-    tail = 0 < 2 * (tiles % sms) < sms and tiles < 4 * sms
-    return (1, "stream") if warps == "cooperative" and tail else (1,)
+    if warps != "cooperative":
+        return (1,)
+    if tiles < sms:
+        waves = {p: ceil_div(tiles * p, sms) / p for p in range(2, min(_FEW_PARTS, steps // 4) + 1)}
+        best = min(waves, key=lambda p: waves[p], default=1)
+        return (1, best) if waves.get(best, 1.0) <= _FULLER else (1,)
+    return (1, "stream") if 0 < 2 * (tiles % sms) < sms and tiles < 4 * sms else (1,)
 
+
+_FEW_PARTS, _FULLER = 4, 0.8
+"""Parts that are tried for tiles of more than half of the SMs, and the share of a wave up to which they can pay."""
 
 _MANY_PARTS, _MOST_PARTS = 16, 64
 """The parts of K that have paid, since each waits for the one before it, and those of a K of hundreds of thousands."""
