@@ -100,7 +100,7 @@ def test_rows_that_pass_through_a_ring(
 def test_rows_that_lie_in_shared_memory(program: str, sizes: dict[str, int], cluster: int) -> None:
     """The longer a row, and the more of what all rows share lies there too, the more blocks have a part of it."""
     own = schedule(program, **sizes)
-    assert (own.keep, own.cluster) == ("shared", cluster)
+    assert (own.keep, own.cluster, own.retain) == ("shared", cluster, True)
     assert own.items <= own.stages
 
 
@@ -123,6 +123,7 @@ def test_memory_bounds_what_rows_in_shared_memory_take() -> None:
     ("program", "sizes"),
     [
         (SOFTMAX, {"T": 512, "D": 50264}),  # a block holds it well
+        (SOFTMAX, {"T": 2230, "D": 60_000}),
         (ARGMAX.replace("f32", "bf16"), {"A": 8, "B": 64, "D": 131076}),  # no whole pieces of 16 bytes
         (SOFTMAX, {"T": 8, "D": 131072}),  # most SMs would have none
         (ADD_NORM, {"T": 512, "D": 131072}),  # two tensors, which nobody has timed

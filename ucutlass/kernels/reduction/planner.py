@@ -108,8 +108,9 @@ one is there takes so many registers that fewer blocks fit an SM: on an H100 a s
 threads and 182 else, a layer norm of 348 bf16 by 16 threads 188 and 200 (`benchmarks.rows`)."""
 
 SHORTEST_HELD = 7 * 2**14
-"""Bytes of a row of 16-bit elements above which a block's registers hold it ill, 8 vectors of 1024 threads: a softmax of
-42,028 bf16 takes 206 us in shared memory on an H100 and 193 in registers, a layer norm of 50,048 198 and 202."""
+"""Bytes of a row of 16-bit elements above which a block's registers hold it ill, 8 full vectors of 1024 threads. Where the
+last are not full they hold it well: a softmax of 60,000 bf16 takes 218 us in shared memory on an H100 and 189 in
+registers, one of 42,028 206 and 193, a layer norm of 50,048 198 and 202."""
 
 LONGEST_HELD = 2**20
 """Bytes of the longest row that was timed there."""
@@ -299,11 +300,12 @@ def _lines(problem: ReductionProblem, vectors: int, vector: int) -> ReductionSch
 
 
 def _retain(problem: ReductionProblem, extent: Extent, s: ReductionSchedule, device: Device) -> bool:
-    """Whether rows in registers stream through an L2 that could not hold them. Measured on an H200, an RMS
+    """Whether rows stream through an L2 that could not hold them: in shared memory, softmaxes of 100,008 bf16 take 201 us
+    so on an H100 and 206, layer norms of 65,536 f32 194 and 198; in registers, measured on an H200, an RMS
     norm of 131072 rows of 4096 bf16: 500 us with their lines the last to leave, 521 without a policy, 549 as
     the first to leave; rows of 32000, whose last vectors not every thread has: 718 us, 497 without."""
     norm = bool(problem.columns) and s.keep == "registers" and not scans_of(problem)
-    return norm and s.full and extent.bytes > 2 * device.l2
+    return ((norm and s.full) or s.keep == "shared") and extent.bytes > 2 * device.l2
 
 
 def _resident(problem: ReductionProblem, s: ReductionSchedule, arch: Arch) -> bool:
@@ -471,7 +473,7 @@ def _held(
     if not any(o.whole for o in problem.outputs) or phases(problem) == 0:
         return None
     vectors, words = extent.columns // vector, all(load.elem.bytes >= WORD for load in loads)
-    shortest = MOST_THREADS * HELD if words else SHORTEST_HELD
+    shortest = MOST_THREADS * HELD if words or vectors % MOST_THREADS else SHORTEST_HELD
     if not shortest < vectors * kept_bytes(problem, vector) <= LONGEST_HELD:
         return None
     return held_schedule(problem, extent, vectors, vector, arch, device, straddle)
