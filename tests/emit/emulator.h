@@ -78,6 +78,11 @@ inline std::atomic<cudaError_t> failure{cudaSuccess};
 #endif
   abort();
 }
+/// What is stored as in global memory must not lie in shared memory.
+EMULATED void check_global(void const* target) {
+  auto const* const at = static_cast<uint8_t const*>(target);
+  if (at >= shared() && at < memory.data() + memory.size()) { fprintf(stderr, "global store to shared memory\n"); fault(cudaErrorInvalidAddressSpace); }
+}
 EMULATED void yield() { swapcontext(&current->context, &scheduler); }
 EMULATED void barrier() {
   if (++at_barrier == int(fibers.size()) - ended) { at_barrier = 0; for (auto& f : fibers) f.ready = true; return; }

@@ -47,6 +47,9 @@ _RING = re.compile(r"// --- bulk copies -.*?(?=// --- ring -)", re.DOTALL)
 _COPY_ASYNC = re.compile(r"__device__ void copy_async\(.*?\n\}\n", re.DOTALL)
 
 
+_STORED_PACK = "  *reinterpret_cast<Bits<int(sizeof(pack))>*>(target) = bits;\n#endif\n"
+"""What `store_pack` does on the host; on a device it is an instruction for global memory."""
+
 _SHARED = re.compile(r"(?<!extern )(__shared__ [^;=(]*(?:\([^;=]*?\) [^;=]*)?\b(\w+)(?:\[[^;]*\])?;)")
 """A variable in shared memory, and its name."""
 
@@ -118,6 +121,9 @@ def translated(text: str) -> str:
     )
     text = text.replace(
         "extern __shared__ __align__(128) uint8_t ring_bytes[];", "uint8_t* const ring_bytes = emu::shared();"
+    )
+    text = text.replace(
+        _STORED_PACK, f"  if constexpr (sizeof(pack) > 4) emu::check_global(target);\n{_STORED_PACK}"
     )
     text = _SHARED.sub(r"\1 { static EMULATED_LOCAL unsigned long block = 0; emu::begin(\2, block); }", text)
     text = _ON_DEVICE.sub(r"\1", text)

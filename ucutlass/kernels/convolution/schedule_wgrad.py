@@ -55,6 +55,10 @@ WAVES = 4
 LEAST_STEPS = 4
 """Of a part."""
 
+LEAST_SPLITS = 2
+"""Parts of a sum that mma.sync adds: in one part results are stored through shared memory, which faulted on an H100 and
+has not run since it was mended."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finish:
@@ -232,7 +236,7 @@ def wgrad_schedule(
                 continue
             schedule = WgradSchedule((tile_m, tile_n, depth), part, held, groups, blocks)
             tiles = math.ceil(rows / tile_m) * math.ceil(n / tile_n) * batch
-            for splits in _splits(tiles, blocks, steps, device):
+            for splits in _splits(tiles, blocks, steps, device, LEAST_SPLITS if synchronous else 1):
                 steps_each = math.ceil(steps / splits)
                 if synchronous:
                     time = _synchronous_clocks(schedule, channels, tiles * splits, steps_each, device)
@@ -273,8 +277,8 @@ def _synchronous_clocks(
     return SYNCHRONOUS.launch + most * (steps * max(step, brought) + SYNCHRONOUS.wave)
 
 
-def _splits(tiles: int, blocks: int, steps: int, device: Device) -> list[int]:
-    """Parts of the sum that are worth trying."""
+def _splits(tiles: int, blocks: int, steps: int, device: Device, least: int) -> list[int]:
+    """Parts of the sum that are worth trying: at least so many, where there are as many steps."""
     most = max(1, min(MOST_PARTS, steps // LEAST_STEPS))
     filled = (wave * device.sms * held // tiles for wave in range(1, WAVES + 1) for held in (1, blocks))
-    return sorted({1, *(s for s in filled if 1 <= s <= most), most})
+    return sorted({max(s, min(least, steps)) for s in (1, *filled, most) if 1 <= s <= most})
