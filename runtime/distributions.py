@@ -61,6 +61,11 @@ DISTRIBUTIONS: tuple[Distribution, ...] = tuple(d for d in MEANINGS if d != "spe
 EXACT: frozenset[Distribution] = frozenset({"integer", "residue", "residue_rows", "residue_columns"})
 """Whole numbers, drawn with the summed length in mind by `ucutlass.runtime.inputs`."""
 
+ELEMENTWISE: frozenset[Distribution] = frozenset(
+    {"normal", "uniform", "large", "small", "positive", "negated", "zeros", "powers", "wide", "denormal"}
+)
+"""Those of floats in which an element is drawn without regard to where it lies."""
+
 CORE: frozenset[Distribution] = EXACT | {"normal", "uniform"}
 """A program must be judged on these. Others strain it, some programs so much that no kernel of theirs can be
 judged there: the softmax of scores that lie closer than their rounding, say."""

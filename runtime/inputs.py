@@ -31,7 +31,7 @@ from ucutlass.ir import (
     TensorType,
     Value,
 )
-from ucutlass.ir.elements import F16
+from ucutlass.ir.elements import F16, Element
 from ucutlass.ir.traversal import walk
 from ucutlass.pipeline.names import stage_names
 from ucutlass.reference.accumulation import ACCUMULATORS
@@ -42,6 +42,7 @@ from ucutlass.reference.repetition import Period, repeated, sole_axis
 from ucutlass.reference.rounding import outer_dtype, store
 from ucutlass.runtime.distributions import (
     DISTRIBUTIONS,
+    ELEMENTWISE,
     EXACT,
     FAN_IN,
     MEANINGS,
@@ -142,6 +143,10 @@ def generate(
 LARGE = 2**22
 """A core draws some 50 million numbers in a second, and a suite has dozens of cases. CUDA's generator gives
 the same on every GPU."""
+
+
+SLAB = 2**26
+"""Elements that are drawn at a time."""
 
 
 def _where(program: Program, sizes: Mapping[str, int], device: torch.device | str) -> torch.device | str:
@@ -322,10 +327,22 @@ def _tensor(kind: TensorType, role: ArgumentRole, draw: _Draw, weight: float) ->
         case "int":
             return integers(kind.elem, shape, distribution, random).to(dtype)
         case "float" if distribution in EXACT or (distribution == "denormal" and role.right):
-            return store(_exact(kind, role, draw), kind.elem)
+            return _exact(kind, role, draw)
         case "float":
             scale = draw.scale if distribution in ("positive", "negated") else weight
-            return store(floats(kind.elem, shape, distribution, random) * scale, kind.elem)
+            return _floats(kind.elem, tuple(shape), draw, scale)
+
+
+def _floats(elem: Element, shape: tuple[int, ...], draw: _Draw, scale: float) -> Tensor:
+    """Numbers of a distribution, times `scale`, as they are stored: of a large tensor by slabs, so that what float64 takes
+    of the memory is a slab's."""
+    count = math.prod(shape)
+    if count <= SLAB or elem.packed > 1 or draw.distribution not in ELEMENTWISE:
+        return store(floats(elem, shape, draw.distribution, draw.random) * scale, elem)
+    out = torch.empty(count, dtype=outer_dtype(elem), device=draw.random.device)
+    for part in torch.split(out, SLAB):
+        part.copy_(store(floats(elem, part.shape, draw.distribution, draw.random) * scale, elem))
+    return out.view(shape)
 
 
 def _residue(tensor: Tensor, kind: TensorType, draw: _Draw) -> Tensor:
@@ -349,17 +366,22 @@ def _offsets(shape: Sequence[int], extent: int, random: torch.Generator) -> Tens
 
 
 def _exact(kind: TensorType, role: ArgumentRole, draw: _Draw) -> Tensor:
-    """Returns whole numbers of at most 4 whose dot cannot reach the accumulator's limit: smaller ones for
+    """Whole numbers of at most 4 whose dot cannot reach the accumulator's limit, as they are stored: smaller ones for
     long dots, then zeros along the summed dimensions."""
-    shape = shape_of(kind, draw.sizes)
+    shape = tuple(shape_of(kind, draw.sizes))
     steps = math.prod(draw.sizes[d] - draw.starts.get(d, 0) for d in role.over)
     headroom = role.exact / max(steps, 1)
     largest = max(1, min(4, math.isqrt(int(headroom)))) if math.isfinite(headroom) else 4
-    values = uniform_integers(-largest, largest, tuple(shape), draw.random).to(torch.float64)
-    if headroom >= 1:
-        return values
-    named = [draw.sizes[d] for d in kind.dims]
-    return (values.reshape(named or [1]) * _thinned(kind, role, draw, headroom)).reshape(tuple(shape))
+    whole = kind.elem.bytes < 2  # torch multiplies no narrower floats
+    values = torch.empty(
+        math.prod(shape), dtype=torch.float64 if whole else outer_dtype(kind.elem), device=draw.random.device
+    )
+    for part in torch.split(values, SLAB):
+        part.copy_(uniform_integers(-largest, largest, part.shape, draw.random))
+    if headroom < 1:
+        named = [draw.sizes[d] for d in kind.dims]
+        values.view(named or [1]).mul_(_thinned(kind, role, draw, headroom))
+    return (store(values, kind.elem) if whole else values).view(shape)
 
 
 def _thinned(kind: TensorType, role: ArgumentRole, draw: _Draw, headroom: float) -> Tensor:
