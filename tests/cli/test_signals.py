@@ -10,8 +10,9 @@ import time
 import pytest
 
 _WORKING = """
-import sys, threading, time
+import signal, sys, threading, time
 from ucutlass.entry import Signals
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
 signals = Signals()
 signals.running()
 step = threading.Thread(target=time.sleep, args=(60,))

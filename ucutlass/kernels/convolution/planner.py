@@ -110,11 +110,10 @@ FEW_CHANNELS, MOST_SUMMED = 16, 512
 register tiles."""
 
 LEFT_TO_RUNS = frozenset({"warps", "math", "raster", "swizzle"})
-"""What a schedule may fix where the planner still chooses whether taps share rows."""
+"""What a schedule may fix where the planner still chooses whether taps share rows, or results are columns."""
 
 HALF_ROW, SHORT_PART, SHARE_OF_RUNS = 32, 16, 0.9
-"""Channels of rows of 64 and 32 bytes in f16 parts; and the share of their price at which runs of the former are compared:
-an H100 took a tenth longer than the price of such rows that each tap gathers."""
+"""Channels of rows of 64 and 32 bytes in f16 parts; the share of their price at which runs of the former are compared."""
 
 DEPTH_OF_F16 = 64
 """Products of K of a tile of f16 parts: a row of 128 bytes, as all tiles of TMA and wgmma are deep."""
@@ -208,9 +207,8 @@ def _is_direct(pattern: ConvolutionPattern, sizes: tuple[int, ...]) -> bool:
 def _are_few_in_groups(
     pattern: ConvolutionPattern, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None
 ) -> bool:
-    """Whether groups have so few channels that plain threads are faster than tiles, of which a group fills a small part:
-    an H100 took 58 us for 421 with 4 channels of bf16 and 34 for 107 with 8 of TF32 where positions lie innermost, and
-    155 for 519 with 4 of TF32 where channels do."""
+    """Whether groups have so few channels that plain threads are faster than tiles: an H100 took 58 us for 421 with 4 of
+    bf16 and 34 for 107 with 8 of TF32 where positions lie innermost, and 155 for 519 with 4 of TF32 where channels do."""
     if any(o.reduce is not None for o in pattern.epilogue.outputs):
         return False
     problem = convolution_problem(pattern, sizes, aligned, apart=True)
@@ -418,13 +416,16 @@ def _tiled(
     hopper: _Chosen | str = "before Hopper"
     if arch.wgmma and warps != "multistage":
         maths = _maths(request, whole)
-        every = [_gathered_by_tma(pattern, sizes, device, aligned, request.fold, math_) for math_ in maths]
+        fold = request.fold
+        if fold is None and not set(request.fixed()) <= LEFT_TO_RUNS:
+            fold = "no"
+        every = [_gathered_by_tma(pattern, sizes, device, aligned, fold, math_) for math_ in maths]
         fitting = [every[0], *(chosen for chosen in every[1:] if _holds(chosen, request))]
         if request.math != "tf32x3" and set(request.fixed()) <= LEFT_TO_RUNS and whole.compute_type == F32:
             runs = _by_runs(pattern, sizes, device, aligned)
             fitting += [runs] if _gains_by_runs(runs, sizes, device) else []
         hopper = _cheapest_passes(fitting, sizes, device)
-        if whole.compute_type == TF32 and request.fixed().keys() <= {"warps"}:
+        if whole.compute_type == TF32 and request.fixed().keys() <= {"warps", "raster", "swizzle"}:
             hopper = _or_gradient(hopper, pattern, sizes, device, aligned)
         if request.fold == "rows":
             hopper = _by_runs(pattern, sizes, device, aligned)
