@@ -58,6 +58,7 @@ def test_rows_that_are_reduced_have_one_block() -> None:
     [
         (NHWC.replace("SCHEDULE", "split_k 3"), "split_k 2"),
         (REDUCED.replace("SCHEDULE", "split_k 2"), "split_k 1"),
+        (TRANSPOSED.replace("SCHEDULE", "fold yes  split_k 8"), "split_k 1"),
     ],
 )
 def test_what_no_cluster_shares_is_refused(text: str, hint: str) -> None:

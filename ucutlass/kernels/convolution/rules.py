@@ -240,14 +240,18 @@ def _stages_and_blocks(c: ConvolutionCandidate[Im2colSchedule]) -> Breach | None
 
 
 def _split_k(c: ConvolutionCandidate[Im2colSchedule]) -> Breach | None:
-    split_k = c.schedule.split_k
-    reduces = any(isinstance(o, Reduction) for o in c.bounds.problem.gemm.outputs)
-    legal = (1,) if reduces or c.own.halo else SPLITS
+    split_k, problem = c.schedule.split_k, c.bounds.problem
+    whole = {
+        "a result that is reduced is not split": any(isinstance(o, Reduction) for o in problem.gemm.outputs),
+        "a sum by shared rows is not split": c.own.halo > 0,
+        "a sum whose results between neighbours are columns is not split": problem.stacked > 1,
+    }
+    why = next((words for words, holds in whole.items() if holds), None)
+    legal = SPLITS if why is None else (1,)
     if split_k in legal:
         return None
     best = min(legal, key=lambda n: abs(n - split_k))
-    why = "a result that is reduced is not split" if reduces else "blocks of a cluster share it"
-    why = "a sum by shared rows is not split" if c.own.halo else why
+    why = why or "blocks of a cluster share it"
     return Breach(
         f"split_k {split_k} is not {' or '.join(map(str, legal))}: {why}",
         f"use `split_k {best}`",
