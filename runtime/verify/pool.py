@@ -42,10 +42,11 @@ def run(
     call: isolation.IsolatedCall | None = None,
     side_by_side: int = 1,
 ) -> tuple[CaseResult, ...]:
-    """Returns a result for every case, in order, judged by so many processes at once. `target` (`package.module:function`) takes `shared` and the
+    """Returns a result for every case, in order. `target` (`package.module:function`) takes `shared` and the
     keywords `cases`, `journal` and `case_seconds`, and calls `batch.judge_all` with them; it should end
-    itself by SIGALRM where it takes longer than `start_seconds` to get there. `call` starts the processes, by
-    default `isolation.run`."""
+    itself by SIGALRM where it takes longer than `start_seconds` to get there. `side_by_side` is how many
+    processes judge at once, each with a part of the cases and of `most_losses`. `call` starts them, by default
+    `isolation.run`."""
     call = isolation.run if call is None else call
     if side_by_side > 1:
         part = partial(
