@@ -142,7 +142,7 @@ BROKEN = {
         property(_as_memory_says),
     ),
     "odd extents under a thread's neighbours": (
-        "ucutlass.kernels.convolution.planner.vector_width",
+        "ucutlass.kernels.convolution.schedule_direct.vector_width",
         _sixteen_bytes,
     ),
     "odd strides of an operand": ("ucutlass.kernels.addresses.vector_width", _sixteen_bytes),

@@ -1,0 +1,255 @@
+"""The algorithms in which TMA gathers a convolution's operands, each with its price."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from ucutlass.ir.elements import F32, TF32, Element
+from ucutlass.ir.hardware import Device
+from ucutlass.ir.schedule import Fold, Math, PartialSchedule
+from ucutlass.kernels.convolution.algorithm import FEW_CHANNELS, Algorithm, copies_note
+from ucutlass.kernels.convolution.cost_f32 import copies_seconds, im2col_seconds, tiles_of_runs
+from ucutlass.kernels.convolution.match import ConvolutionPattern, exchanged
+from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule
+from ucutlass.kernels.convolution.plan_im2col import MOST_SPACE, Im2col, im2col
+from ucutlass.kernels.convolution.problem import convolution_problem
+from ucutlass.kernels.convolution.schedule_im2col import (
+    folded,
+    in_parts,
+    prepared,
+    schedule_of,
+    schedule_of_runs,
+    stacked,
+)
+from ucutlass.kernels.convolution.schedule_wgrad import folded_wgrad, prepared_wgrad, wgrad_schedule
+from ucutlass.kernels.planned import Note
+
+LEFT_OPEN = frozenset({"warps", "math", "raster", "swizzle"})
+"""What a schedule may fix where the planner still chooses among all algorithms; where it fixes more, it means that
+whose windows are gathered as they are."""
+
+HALF_ROW, SHORT_PART, SHARE_OF_RUNS = 32, 16, 0.9
+"""Channels of rows of 64 and 32 bytes in f16 parts; the share of their price at which runs of the former are compared."""
+
+DEPTH_OF_F16 = 64
+"""Products of K of a tile of f16 parts: a row of 128 bytes, as all tiles of TMA and wgmma are deep."""
+
+Aligned: TypeAlias = "tuple[bool, ...] | None"
+
+
+# --- the list -----------------------------------------------------------------------
+
+
+def tma_algorithms(
+    pattern: ConvolutionPattern,
+    sizes: tuple[int, ...],
+    device: Device,
+    aligned: Aligned,
+    compute_type: Element,
+    request: PartialSchedule,
+) -> list[Algorithm | str]:
+    """Returns the algorithms that a schedule leaves to choose from, or why one does not serve; the first is the usual."""
+    if request.fold == "rows":
+        return [by_runs(pattern, sizes, device, aligned)]
+    unfixed = request.fixed().keys() <= LEFT_OPEN
+    fold = request.fold if unfixed or request.fold is not None else "no"
+    usual, *others = (
+        gathered_windows(pattern, sizes, device, aligned, fold, math_)
+        for math_ in _maths(request, compute_type)
+    )
+    beside = [
+        algorithm(pattern, sizes, device, aligned)
+        for type_, maths, algorithm in BESIDE
+        if unfixed and type_ == compute_type and request.math in maths
+    ]
+    return [usual, *(other for other in others if _holds(other, request)), *beside]
+
+
+def cheapest(algorithms: Sequence[Algorithm | str]) -> Algorithm | str:
+    """Returns the algorithm of the lowest price, or why there is none."""
+    served = [a for a in algorithms if not isinstance(a, str)]
+    return min(served, key=_compared_seconds) if served else algorithms[0]
+
+
+def _compared_seconds(algorithm: Algorithm) -> float:
+    schedule = algorithm.schedule
+    runs = isinstance(schedule, Im2colSchedule) and schedule.halo and schedule.part == HALF_ROW
+    return (SHARE_OF_RUNS if runs else 1.0) * algorithm.seconds
+
+
+def _maths(request: PartialSchedule, compute_type: Element) -> tuple[Math | None, ...]:
+    """The passes of wgmma that a schedule leaves to choose from. A tile is as deep as a row of TMA's: twice as deep in
+    f16 parts."""
+    if request.math is not None or compute_type != F32:
+        return (request.math,)
+    if request.tile is not None:
+        return ("f16x3",) if request.tile[2] == DEPTH_OF_F16 else (None,)
+    return (None, "f16x3")
+
+
+def _holds(algorithm: Algorithm | str, request: PartialSchedule) -> bool:
+    """Whether the kernel of TMA and wgmma has room for the stages and blocks that a schedule fixes."""
+    if isinstance(algorithm, str) or not isinstance(algorithm.schedule, Im2colSchedule):
+        return True
+    schedule = algorithm.schedule
+    return (request.stages or 0) <= schedule.stages and request.blocks in (None, schedule.blocks)
+
+
+# --- windows as they are --------------------------------------------------------------
+
+
+def gathered_windows(
+    pattern: ConvolutionPattern,
+    sizes: tuple[int, ...],
+    device: Device,
+    aligned: Aligned,
+    fold: Fold | None,
+    math_: Math | None,
+) -> Algorithm | str:
+    """Returns a kernel of TMA and wgmma, its operands as the program has them, read along other positions, or
+    exchanged; or why the first of these has none."""
+    problems = [convolution_problem(pattern, sizes, aligned)]
+    others = convolution_problem(pattern, sizes, aligned, positions=True)
+    if others != problems[0]:
+        problems.append(others)
+    if pattern.b.windowed and not pattern.a.windowed:
+        problems.append(convolution_problem(exchanged(pattern), sizes, aligned))
+    return _first(_of_windows(problem, sizes, device, fold, math_) for problem in problems)
+
+
+def _first(algorithms: Iterable[Algorithm | str]) -> Algorithm | str:
+    """The first that serves, or why the first of all does not."""
+    reason = ""
+    for algorithm in algorithms:
+        if not isinstance(algorithm, str):
+            return algorithm
+        reason = reason or algorithm
+    return reason
+
+
+def _of_windows(
+    whole: ConvolutionProblem, sizes: tuple[int, ...], device: Device, fold: Fold | None, math_: Math | None
+) -> Algorithm | str:
+    """A kernel of TMA and wgmma, or why none takes the problem: windows of a sum over channels, or those of
+    a sum over the positions where they stand."""
+    problem = in_parts(whole, math_)
+    if isinstance(problem, str):
+        return problem
+    channels = windows_over_channels(problem, sizes, device, fold)
+    if fold == "yes" or not isinstance(channels, str):
+        return channels
+    gradient = [gradient_of_weights(problem, sizes, device)] if problem.compute_type != TF32 else []
+    return _first([channels, *gradient, windows_over_channels(problem, sizes, device, fold, by_rows=True)])
+
+
+def windows_over_channels(
+    problem: ConvolutionProblem,
+    sizes: tuple[int, ...],
+    device: Device,
+    fold: Fold | None,
+    by_rows: bool = False,
+) -> Algorithm | str:
+    """Returns the cheapest kernel of windows of a sum over channels: results between neighbours as columns where
+    windows are divided, taps beside channels where `fold` says so; or why there is none."""
+    divided = any(axis.window is not None and axis.window.scale > 1 for axis in problem.a.axes)
+    ways = [] if fold == "yes" else [prepared(problem, sizes, by_rows)]
+    if divided and not by_rows and fold in (None, "yes"):
+        ways += [stacked(problem, sizes, axes) for axes in range(1, MOST_SPACE + 1)]
+    elif fold == "yes":
+        ways = [folded(problem, sizes, by_rows)]
+    return cheapest([_scheduled(way, sizes, device) for way in ways])
+
+
+def _scheduled(
+    way: tuple[ConvolutionProblem, Im2col] | str, sizes: tuple[int, ...], device: Device
+) -> Algorithm | str:
+    schedule = way if isinstance(way, str) else schedule_of(*way, sizes, device)
+    if isinstance(way, str) or isinstance(schedule, str):
+        return str(schedule)
+    problem = way[0]
+    passes = {"tensor": "", "tf32x3": " in three TF32 passes", "f16x3": " in three f16 passes"}
+    columns = f"; {problem.stacked} results between neighbours are columns" if problem.stacked > 1 else ""
+    why = f"TMA gathers the windows, wgmma multiplies{passes[problem.passes]}{columns}"
+    seconds = im2col_seconds(problem, schedule, sizes, device)
+    return Algorithm(problem, schedule, 1, (Note("", "im2col", why), *copies_note(problem)), seconds)
+
+
+# --- gradients of weights -------------------------------------------------------------
+
+
+def gradient_of_weights(
+    problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device
+) -> Algorithm | str:
+    """Returns the kernel of a gradient of weights, of which TMA gathers the positions of windows, or why there is none."""
+    gradient = prepared_wgrad(problem, sizes)
+    if isinstance(gradient, str):
+        return gradient
+    if gradient[1].group is not None and math.prod(sizes[d] for d in problem.n) < FEW_CHANNELS:
+        return "groups fill small parts of a tile"  # an H100 took 94 us for 67 with 8 channels of bf16
+    ways = [w for w in (folded_wgrad(problem, sizes), gradient) if not isinstance(w, str)]
+    priced = [(wgrad_schedule(*w, sizes, device), w[0]) for w in ways]
+    (clocks, splits, schedule), ready = min(priced, key=lambda p: p[0][:2])
+    unit = "mma.sync" if problem.compute_type == TF32 else "wgmma"
+    why = f"TMA gathers the positions of windows, {unit} multiplies; {splits} parts of the sum"
+    seconds = clocks / device.clock + copies_seconds(ready, sizes, device)
+    return Algorithm(ready, schedule, splits, (Note("", "im2col", why), *copies_note(ready)), seconds)
+
+
+def _tf32_gradient(
+    pattern: ConvolutionPattern, sizes: tuple[int, ...], device: Device, aligned: Aligned
+) -> Algorithm | str:
+    patterns = [pattern]
+    if pattern.b.windowed and not pattern.a.windowed:
+        patterns.append(exchanged(pattern))
+    return _first(
+        gradient_of_weights(convolution_problem(p, sizes, aligned), sizes, device) for p in patterns
+    )
+
+
+# --- taps that share rows -------------------------------------------------------------
+
+
+def by_runs(
+    pattern: ConvolutionPattern, sizes: tuple[int, ...], device: Device, aligned: Aligned
+) -> Algorithm | str:
+    """Returns the kernel of three f16 passes whose taps along the innermost window share rows, or why they cannot."""
+    windows = gathered_windows(pattern, sizes, device, aligned, "no", "f16x3")
+    if isinstance(windows, str):
+        return windows
+    how = im2col(windows.problem)
+    if not isinstance(windows.schedule, Im2colSchedule) or isinstance(how, str):
+        return "rows are shared by windows of a sum over channels"
+    runs = schedule_of_runs(windows.problem, how, sizes, device)
+    if isinstance(runs, str):
+        return runs
+    note = Note("fold", "rows", "the taps of the innermost window share the rows that TMA gathers")
+    seconds = im2col_seconds(windows.problem, runs, sizes, device)
+    return replace(windows, schedule=runs, notes=(*windows.notes, note), seconds=seconds)
+
+
+def _fast_runs(
+    pattern: ConvolutionPattern, sizes: tuple[int, ...], device: Device, aligned: Aligned
+) -> Algorithm | str:
+    """The kernel whose taps share rows, with tiles for all SMs, and with fewer than 128 columns and rows of more than
+    32 bytes; others took up to 8 % longer than without on an H100."""
+    runs = by_runs(pattern, sizes, device, aligned)
+    if isinstance(runs, str) or not isinstance(runs.schedule, Im2colSchedule):
+        return runs
+    if tiles_of_runs(runs.problem, runs.schedule, sizes) < device.sms:
+        return "tiles that share rows leave SMs idle"
+    if runs.schedule.tile[1] >= 128 or runs.schedule.part <= SHORT_PART:
+        return "rows are shared at a gain by tiles of fewer than 128 columns, and rows of more than 32 bytes"
+    return runs
+
+
+_Beside: TypeAlias = Callable[[ConvolutionPattern, tuple[int, ...], Device, Aligned], "Algorithm | str"]
+
+BESIDE: tuple[tuple[Element, tuple[Math | None, ...], _Beside], ...] = (
+    (F32, (None, "f16x3"), _fast_runs),
+    (TF32, (None,), _tf32_gradient),
+)
+"""Algorithms that are compared with the usual of a compute type where a schedule fixes no more than `LEFT_OPEN`, and
+the words of `math` that have them."""
