@@ -11,11 +11,17 @@ from types import MappingProxyType
 from ucutlass.ir.elements import F32
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import PartialSchedule, Warps
-from ucutlass.kernels.convolution.algorithm import FEW_CHANNELS, Algorithm, summed_channel, taps_and_results
 from ucutlass.kernels.convolution.cost import estimate, measure
 from ucutlass.kernels.convolution.cost_f32 import copies_seconds
 from ucutlass.kernels.convolution.match import ConvolutionPattern
 from ucutlass.kernels.convolution.plan import ConvolutionPlan, ConvolutionProblem, Im2colSchedule, unit_dim
+from ucutlass.kernels.convolution.planner_algorithm import (
+    FEW_CHANNELS,
+    Algorithm,
+    summed_channel,
+    taps_and_results,
+)
+from ucutlass.kernels.convolution.planner_tma import cheapest, tma_algorithms, windows_over_channels
 from ucutlass.kernels.convolution.problem import convolution_problem
 from ucutlass.kernels.convolution.rules import (
     EXTENT_RULES,
@@ -31,7 +37,6 @@ from ucutlass.kernels.convolution.schedule import chosen_word, request_of, resol
 from ucutlass.kernels.convolution.schedule_direct import direct, prepared_tile, taps_of
 from ucutlass.kernels.convolution.schedule_im2col import in_parts
 from ucutlass.kernels.convolution.schedule_multistage import COPY_BYTES, multistage
-from ucutlass.kernels.convolution.tma_algorithms import cheapest, tma_algorithms, windows_over_channels
 from ucutlass.kernels.convolution.variants import VARIANTS
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 from ucutlass.kernels.planned import Note, Planned

@@ -10,7 +10,6 @@ from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.addresses import vector_width
-from ucutlass.kernels.convolution.algorithm import Algorithm
 from ucutlass.kernels.convolution.cost_register_tile import cheapest_register_tile, register_tile_seconds
 from ucutlass.kernels.convolution.match import ConvolutionPattern
 from ucutlass.kernels.convolution.plan import (
@@ -33,6 +32,7 @@ from ucutlass.kernels.convolution.plan_register_tile import (
     register_tile,
     unreduced,
 )
+from ucutlass.kernels.convolution.planner_algorithm import Algorithm
 from ucutlass.kernels.convolution.problem import convolution_problem
 from ucutlass.kernels.convolution.rules import MOST_SUMS
 from ucutlass.kernels.convolution.schedule import QUAD

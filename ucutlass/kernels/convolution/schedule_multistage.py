@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from ucutlass.ir.elements import F32, TF32, Element
 from ucutlass.ir.hardware import Device
-from ucutlass.kernels.convolution.algorithm import Algorithm, copies_note, summed_channel, taps_and_results
 from ucutlass.kernels.convolution.cost import Extents, measure
 from ucutlass.kernels.convolution.cost_f32 import multistage_seconds
 from ucutlass.kernels.convolution.plan import (
@@ -16,6 +15,12 @@ from ucutlass.kernels.convolution.plan import (
     OperandAccess,
     sides,
     unit_dim,
+)
+from ucutlass.kernels.convolution.planner_algorithm import (
+    Algorithm,
+    copies_note,
+    summed_channel,
+    taps_and_results,
 )
 from ucutlass.kernels.gemm.plan import Math, Sm80Schedule
 from ucutlass.kernels.planned import Note

@@ -10,11 +10,11 @@ from typing import TypeAlias
 from ucutlass.ir.elements import F32, TF32, Element
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import Fold, Math, PartialSchedule
-from ucutlass.kernels.convolution.algorithm import FEW_CHANNELS, Algorithm, copies_note
 from ucutlass.kernels.convolution.cost_f32 import copies_seconds, im2col_seconds, tiles_of_runs
 from ucutlass.kernels.convolution.match import ConvolutionPattern, exchanged
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule
 from ucutlass.kernels.convolution.plan_im2col import MOST_SPACE, Im2col, im2col
+from ucutlass.kernels.convolution.planner_algorithm import FEW_CHANNELS, Algorithm, copies_note
 from ucutlass.kernels.convolution.problem import convolution_problem
 from ucutlass.kernels.convolution.schedule_im2col import (
     folded,
