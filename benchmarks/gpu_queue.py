@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.harness import Row, lines
 from ucutlass.runtime import isolation, system
+from ucutlass.runtime.process_template import ProcessTemplate
 
 HELD_BYTES = 20 * 2**30
 """What the jobs on one GPU may hold of its memory while another has the lock."""
@@ -102,9 +103,11 @@ def serve(
 
 
 def environment(device: int | None, compilers: int) -> dict[str, str]:
-    """Returns the environment of a process that sees one GPU, or none, and runs so many compilers."""
+    """Returns the environment of a process that sees one of the GPUs that this one sees, or none, and runs so many
+    compilers."""
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     own = {
-        "CUDA_VISIBLE_DEVICES": "" if device is None else str(device),
+        "CUDA_VISIBLE_DEVICES": "" if device is None else visible[device] if visible else str(device),
         "TORCHINDUCTOR_COMPILE_THREADS": str(compilers),
         "UCUTLASS_BUILD_JOBS": str(compilers),
         "OMP_NUM_THREADS": str(compilers),
@@ -126,22 +129,23 @@ def called(
     deadline: float | None = None,
     environ: Mapping[str, str] | None = None,
     memory_bytes: int | None = None,
+    template: ProcessTemplate | None = None,
 ) -> Row:
-    """Calls a function in a process of its own, which adds its facts to the lines of the file `note`. Returns
-    them; where it did not return, `lost` says how it ended, and `status` is `lost` unless it had one. No
+    """Calls a function in a process of its own, a fork of the template where there is one, which adds its facts
+    to the lines of the file `note`. Returns them; where it did not return, `lost` says how it ended, and `status` is `lost` unless it had one. No
     call goes on after the `deadline`, a time of the monotonic clock."""
     note.parent.mkdir(parents=True, exist_ok=True)
     note.unlink(missing_ok=True)
     limit = limit_seconds if deadline is None else min(limit_seconds, deadline - time.monotonic())
     if limit <= 0:
         return {"status": "lost", "stage": "start", "lost": "the run's time was over"}
-    outcome = isolation.run(
-        target,
-        {**arguments, "note": str(note)},
-        limit_seconds=limit,
-        environ=environ,
-        memory_bytes=memory_bytes,
-    )
+    process = isolation.WarmProcess(environ, template)
+    try:
+        outcome = process.call(
+            target, {**arguments, "note": str(note)}, limit_seconds=limit, memory_bytes=memory_bytes
+        )
+    finally:
+        process.close()
     facts: Row = {}
     for line in lines(note):
         facts |= line

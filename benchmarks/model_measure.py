@@ -61,12 +61,13 @@ def measured(
     hold_seconds: float,
     build_seconds: float,
     compile_seconds: float,
+    choose: str = "time",
 ) -> Row:
     """Returns a row's results: `status` right or wrong; `us` of a launch by candidate in CUDA graphs and
     `call_us` as a user calls it; `seconds` of each first call; the share of the device's time in our kernels,
     and what went to the fallback. Each step's facts are added to the lines of the file `note` as soon as they
     are known. `exact` False leaves the oracle in f32, `compile` False leaves TorchInductor out, `kernels`
-    adds what each launches."""
+    adds what each launches; `choose` is the backend's option, "time" or "always"."""
     row: Row = {}
 
     def tell(**facts: Any) -> None:
@@ -85,7 +86,7 @@ def measured(
             tell(oracle=oracle)
             free(device)
         tell(stage="ucutlass")
-        report, ours = backend_of(model, device, gpu, "time")
+        report, ours = backend_of(model, device, gpu, choose)
         with warnings_of("ucutlass.dynamo") as notes, spans.recording() as record:
             row["seconds"] = {"ucutlass": first_call(ours, inputs, gpu, build_seconds, device)}
         parts = parts_of(record.seconds, row["seconds"]["ucutlass"])

@@ -26,19 +26,35 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 from benchmarks import gpu_queue, harness
 from benchmarks.gpu_queue import GpuJob, GpuQueue, finished
 from benchmarks.harness import Row, geomean
 from benchmarks.kernelbench_modules import ended
 from ucutlass.runtime import system
+from ucutlass.runtime.process_template import ProcessTemplate
 
 ROW_SECONDS = 560.0
 HOLD_SECONDS = 120.0
 BUILD_SECONDS = 420.0
 COMPILE_SECONDS = 180.0
 HOST_BYTES = 48 * 2**30
-SLOTS = 5
+MOST_SLOTS, CORES_OF_A_SLOT = 8, 2
+"""Rows at once on a GPU. Half of a row's time is one core's, in Python; in the other half compilers take what is free."""
+
+JOB_BYTES = 2 * 2**30
+IMPORTED = (
+    "torch._dynamo.backends.common",
+    "torch._inductor.compile_fx",
+    "torchvision",
+    "timm",
+    "transformers",
+    "benchmarks.model_measure",
+    "ucutlass.dynamo.backend",
+)
+"""What each row's process would import for some ten seconds."""
+
 COLUMNS = ("inductor", "max-autotune", "eager")
 
 
@@ -56,13 +72,16 @@ class RunSettings:
     out: Path
     deadline: float | None
     fake: bool
+    choose: str = "time"
+    template: ProcessTemplate | None = None
 
 
 def run(rows: Sequence[Row], settings: RunSettings) -> None:
     """Adds a row for each of these, which have `name`, `model`, `dtype` and `batch`, to the settings' file."""
-    queue = GpuQueue(settings.devices)
+    each = JOB_BYTES + gpu_queue.PROCESS_BYTES
+    queue = GpuQueue(settings.devices, settings.slots * each)
     for row in rows:
-        queue.put(GpuJob(row["name"], row, 2 * 2**30))
+        queue.put(GpuJob(row["name"], row, JOB_BYTES))
     queue.close()
     gpus = gpu_queue.serve(
         queue, settings.devices, settings.slots, lambda job, at: measure(job, at, settings)
@@ -92,6 +111,7 @@ def attempt(job: GpuJob, device: int, settings: RunSettings, compile: bool) -> R
             "compile": compile,
             "max_autotune": settings.max_autotune,
             "kernels": settings.kernels,
+            "choose": settings.choose,
             "hold_seconds": HOLD_SECONDS if not settings.max_autotune else COMPILE_SECONDS,
             "build_seconds": BUILD_SECONDS,
             "compile_seconds": COMPILE_SECONDS,
@@ -101,6 +121,7 @@ def attempt(job: GpuJob, device: int, settings: RunSettings, compile: bool) -> R
         deadline=settings.deadline,
         environ=_environment(device, settings),
         memory_bytes=HOST_BYTES,
+        template=settings.template,
     )
 
 
@@ -114,6 +135,7 @@ def warm(job: GpuJob, device: int, settings: RunSettings, column: str) -> float 
         deadline=settings.deadline,
         environ=_environment(device, settings),
         memory_bytes=HOST_BYTES,
+        template=settings.template,
     )
     return answer.get("warm")
 
@@ -265,10 +287,19 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--dtype", default="bf16,f32", help="of bf16, f16, f32")
     options.add_argument("--batch", default="1,16")
     options.add_argument("--devices", type=int, help="GPUs to use, by default all")
-    options.add_argument("--slots", type=int, default=SLOTS, help="rows at once on a GPU")
+    options.add_argument("--slots", type=int, help="rows at once on a GPU, by default as the cores allow")
     options.add_argument("--only", default="", metavar="NAME,..", help="models of these names")
     options.add_argument("--every", type=int, default=1, help="one row of so many")
     options.add_argument("--offset", type=int, default=0, help="the first of them")
+    options.add_argument(
+        "--seed", type=int, help="shuffle: each model once in a drawn element type and batch, then the rest"
+    )
+    options.add_argument(
+        "--choose",
+        default="time",
+        choices=("time", "always"),
+        help="the backend's option; always compiles no fallback beside TorchInductor's own column",
+    )
     options.add_argument("--out", type=Path, default=Path("models.jsonl"), help="rows, JSON")
     options.add_argument("--again", action="store_true", help="forget the rows that --out has")
     options.add_argument("--seconds", type=float, help="end the run after so many, with the rows it has")
@@ -299,7 +330,25 @@ def selected(options: argparse.Namespace) -> list[Row]:
     ][options.offset :: options.every]
     if not rows:
         raise SystemExit("no model is chosen")
-    return rows
+    return rows if options.seed is None else shuffled(rows, options.seed)
+
+
+def shuffled(rows: Sequence[Row], seed: int) -> list[Row]:
+    """Returns the rows in rounds of one row a model, so that a run that is cut off is a fair sample of both the
+    models and the element types and batches."""
+    random = Random(seed)
+    names = list(dict.fromkeys(row["model"] for row in rows))
+    random.shuffle(names)
+    by_model: dict[str, list[Row]] = {name: [] for name in names}
+    for row in rows:
+        by_model[row["model"]].append(row)
+    places = {name: number for number, name in enumerate(names)}
+    ordered = [
+        (turn, places[name], own[(turn + places[name]) % len(own)])
+        for name, own in by_model.items()
+        for turn in range(len(own))
+    ]
+    return [row for _, _, row in sorted(ordered, key=lambda entry: entry[:2])]
 
 
 def main() -> int:
@@ -321,9 +370,13 @@ def main() -> int:
         raise SystemExit("no NVIDIA GPU is here")
     known = {row["name"] for row in harness.lines(options.out) if finished(row)}
     with tempfile.TemporaryDirectory(prefix="models-") as folder:
+        gpus = min(count, options.devices or count)
+        slots = options.slots or max(1, min(MOST_SLOTS, system.cores() // (CORES_OF_A_SLOT * gpus)))
+        # TorchInductor takes the number of its compilers from the environment as it is imported.
+        environ = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": str(gpu_queue.compilers_of(slots * gpus))}
         settings = RunSettings(
-            tuple(range(min(count, options.devices or count))),
-            options.slots,
+            tuple(range(gpus)),
+            slots,
             not options.no_compile,
             options.max_autotune,
             options.warm,
@@ -332,6 +385,8 @@ def main() -> int:
             options.out,
             None if options.seconds is None else start + options.seconds,
             options.fake,
+            options.choose,
+            None if options.fake else ProcessTemplate(IMPORTED, environ=environ),
         )
         print(f"{len(every)} rows, GPUs {settings.devices}", flush=True)
         left = [row for row in every if row["name"] not in known]

@@ -35,7 +35,9 @@ class ProcessTemplate:
     """Is a process that imports `first`, then forks whenever it is asked, and imports `later` meanwhile. Safe to use
     from many threads. It ends with `close`, and with this process."""
 
-    def __init__(self, first: Sequence[str], later: Sequence[str] = ()) -> None:
+    def __init__(
+        self, first: Sequence[str], later: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    ) -> None:
         self._lock = Lock()
         self._socket, theirs = socket.socketpair()
         with theirs:
@@ -45,7 +47,7 @@ class ProcessTemplate:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env=allowed_environment(),
+                env=allowed_environment(environ),
             )
         path = [str(Path(p).absolute()) for p in sys.path]
         self._send({"path": path, "first": list(first), "later": list(later)}, [])
