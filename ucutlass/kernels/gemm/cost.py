@@ -12,12 +12,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
 
 from ucutlass.ir.hardware import Device, cluster_slots, clusters_at_a_time, peak_key
 from ucutlass.kernels.access import Access, Store
 from ucutlass.kernels.arithmetic import Compute
-from ucutlass.kernels.gemm.plan import REGISTER_MATHS, GemvSchedule, Math, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.gemm.plan import (
+    REGISTER_MATHS,
+    GemmProblem,
+    GemvSchedule,
+    Math,
+    Route,
+    Sm80Schedule,
+    Sm90Schedule,
+    epilogue_tensors,
+)
 from ucutlass.kernels.gemm.problem import Shape, ceil_div, tensor_bytes
 from ucutlass.kernels.gemm.rules.tiles import STREAM_K_ITERATIONS, THREADS, accumulators_per_thread
 from ucutlass.kernels.gemm.schedule import TMA_BYTES, GemmCandidate, candidate_of
@@ -148,6 +158,10 @@ _DIGITS = 10
 """Decimals of a second that are kept: equals stay equal, and then the search's order decides."""
 
 
+_MOST_REMEMBERED = 4096
+"""Problems whose epilogues a process remembers: the candidates of a plan share them."""
+
+
 def is_slow(function: str) -> bool:
     """Whether an epilogue's function is worth many instructions."""
     return function in _INSTRUCTIONS
@@ -208,24 +222,33 @@ def dram_bytes(c: GemmCandidate, device: Device, slots: int, tiles: int, k: Cons
 def epilogue_cycles(c: GemmCandidate, elements: int, k: Constants) -> float:
     """SM cycles of the epilogue of that many elements."""
     alone = isinstance(c.schedule, Sm90Schedule) and c.schedule.warps == "pingpong"
-    narrow = isinstance(c.schedule, Sm90Schedule) and c.schedule.tile[1] % _STEP
+    narrow = isinstance(c.schedule, Sm90Schedule) and c.schedule.tile[1] % _STEP != 0
+    return elements * _element_cycles(c.problem, c.routes, alone, narrow, k)
+
+
+@lru_cache(_MOST_REMEMBERED)
+def _element_cycles(
+    problem: GemmProblem, routes: tuple[Route, ...], alone: bool, narrow: bool, k: Constants
+) -> float:
+    """SM cycles of the epilogue of an element. `alone`: of one warp group at a time; `narrow`: in steps of fewer
+    columns."""
     element = k.element * (k.narrow_steps if narrow else 1.0)
     work = 0.0
-    for instruction in c.problem.arithmetic.instructions:
+    for instruction in problem.arithmetic.instructions:
         if isinstance(instruction, Compute):
             count = _INSTRUCTIONS.get(instruction.function, 1.0)
             work += k.function * count * (k.alone if alone and count > 1 else 1.0)
-    count = len(c.problem.inputs)
-    for i, (tensor, route) in enumerate(zip(c.tensors, c.routes, strict=True)):
+    count = len(problem.inputs)
+    for i, (tensor, route) in enumerate(zip(epilogue_tensors(problem), routes, strict=True)):
         if tensor.shape != "full":
             work += k.function * 2
         elif i < count:
             work += k.load if route == "tma" else k.load + k.direct
         else:
             work += (element if route == "tma" else k.element + k.direct) * max(1.0, tensor.elem.bytes / 2)
-    if not any(isinstance(o, Store) for o in c.problem.outputs):
+    if not any(isinstance(o, Store) for o in problem.outputs):
         work += k.element
-    return elements * work
+    return work
 
 
 _STEP = 32

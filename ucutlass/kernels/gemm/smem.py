@@ -32,6 +32,10 @@ from ucutlass.kernels.gemm.plan import (
     multipliers,
 )
 
+_MOST_REMEMBERED = 1 << 14
+"""Sets of arguments whose stages a process remembers: candidates of a plan, and plans of equal problems with other
+extents, share tiles."""
+
 BARRIER = 8
 """Bytes of an mbarrier."""
 
@@ -199,6 +203,7 @@ def sm90_memory(
     return SharedMemory(stage, stages, epilogue.bytes, total - epilogue.bytes - stages * stage)
 
 
+@lru_cache(_MOST_REMEMBERED)
 def sm90_stages(
     problem: GemmProblem,
     routes: tuple[Route, ...],
