@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import model_measure, models
+from benchmarks import gpu_queue, model_measure, models
 from benchmarks.harness import append, lines
 from benchmarks.model_cases import CASES, ModelCase, cast, settled
 from benchmarks.model_measure import measured
@@ -233,3 +233,22 @@ def test_tables_that_modules_remember_are_cast_too() -> None:
     model = nn.Sequential(Remembering())
     model(torch.ones(4))
     assert cast(model, torch.bfloat16)(torch.ones(4, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def test_a_cut_run_has_every_model_and_lane_alike() -> None:
+    options = models.parser().parse_args(["--seed", "3"])
+    rows = models.selected(options)
+    assert len({row["name"] for row in rows}) == len(rows) == 4 * len(CASES)
+    first = rows[: len(CASES)]
+    assert {row["model"] for row in first} == set(CASES)
+    lanes = [(row["dtype"], row["batch"]) for row in first]
+    assert max(map(lanes.count, lanes)) - min(map(lanes.count, lanes)) <= 1
+    assert rows != models.selected(models.parser().parse_args(["--seed", "4"]))
+
+
+def test_a_process_gets_one_of_the_gpus_that_the_run_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert gpu_queue.environment(1, 1)["CUDA_VISIBLE_DEVICES"] == "5"
+    assert gpu_queue.environment(None, 1)["CUDA_VISIBLE_DEVICES"] == ""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert gpu_queue.environment(1, 1)["CUDA_VISIBLE_DEVICES"] == "1"
