@@ -28,6 +28,7 @@ from ucutlass.importer.graph import (
 from ucutlass.importer.orders import channels_last
 from ucutlass.importer.parts_statistics import with_statistics_of_parts
 from ucutlass.importer.prices import NotLegal, StagePrices
+from ucutlass.importer.recurrent_steps import is_stepwise
 from ucutlass.importer.shifted_scans import with_shifted_scans
 from ucutlass.importer.short_products import with_short_products
 from ucutlass.importer.stages import NoKernelServes, cut
@@ -318,8 +319,10 @@ def program_of(
     graph, stages = channels_last(*cut(graph, several, prices), prices)
     graph, stages = as_viewed(graph, stages, prices)
     graph, stages = weights_ahead(graph, stages, prices)
+    torch_stages = [stage.torch for stage in stages if stage.torch is not None]
+    stepwise = [node.name for node in torch_stages if fixed and is_stepwise(node, graph.values)]
     try:
-        program = written(graph, stages, name, most_bindings)
+        program = written(graph, stages, name, most_bindings, stepwise)
     except (NotLegal, Conflict, LimitPassed) as problem:
         raise TooLong(f"the program of {len(stages)} stages is refused: {problem}") from problem
     item = program.tree.items[-1]
@@ -331,9 +334,9 @@ def program_of(
         program.text,
         item.name,
         tuple(inputs),
-        _report(graph, stages),
+        _report(graph, stages, stepwise),
         len(stages),
-        sum(stage.torch is not None for stage in stages),
+        len(torch_stages) - len(stepwise),
         written_buffers,
     )
 
@@ -342,7 +345,9 @@ def _reads(graph: TensorGraph, name: str) -> bool:
     return name in graph.results or any(o.value == name for node in graph.nodes for o in node.operands)
 
 
-def _report(graph: TensorGraph, stages: Sequence[ImportedStage]) -> tuple[OperatorFate, ...]:
+def _report(
+    graph: TensorGraph, stages: Sequence[ImportedStage], stepwise: Sequence[str]
+) -> tuple[OperatorFate, ...]:
     names: Mapping[str, str] = value_names(graph, stages)
     holders: dict[str, list[str]] = {}
     for stage in stages:
@@ -350,7 +355,7 @@ def _report(graph: TensorGraph, stages: Sequence[ImportedStage]) -> tuple[Operat
             holders.setdefault(node.name, []).append(names[stage.outputs[0]])
     fates: list[OperatorFate] = []
     for node in graph.nodes:
-        by = _by(node)
+        by = "kernel" if node.name in stepwise else _by(node)
         fate = OperatorFate(
             node.origin.operator,
             node.origin.module,
