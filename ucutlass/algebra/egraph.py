@@ -94,10 +94,6 @@ class EGraph:
             self._union(term, same, CONGRUENCE)
         return term
 
-    def add_all(self, value: V) -> V:
-        """Returns the interned term of a value whose parts are of no graph yet. Raises Full."""
-        return ir.rebuild(value, self.add)  # type: ignore[return-value]  # rebuild keeps the kind
-
     @property
     def terms(self) -> int:
         return len(self._terms)

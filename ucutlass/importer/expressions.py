@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Literal, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from ucutlass.grammar import syntax
 from ucutlass.grammar.parse import parse
@@ -172,9 +172,6 @@ def substituted(value: Expr, names: Mapping[str, Expr]) -> Expr:
             )
         case _:
             return value
-
-
-Folded: TypeAlias = Literal["+", "-", "*"]
 
 
 def folded(value: Expr) -> Expr:

@@ -12,9 +12,6 @@ from ucutlass.importer.graph import Axes, Kind
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef, axis_number, axis_numbers
 from ucutlass.importer.operators.pointwise import FLOATS, Rule, cast
 
-NORM_LABELS = {2: "BC", 3: "BCL", 4: "BCHW", 5: "BCDHW"}
-"""What the axes of a tensor with channels are called, by its rank."""
-
 
 def reduce(
     b: GraphBuilder, x: ValueRef, function: str, dims: Sequence[int], keep: bool, element: str, hint: str = ""

@@ -162,11 +162,6 @@ _MOST_REMEMBERED = 4096
 """Problems whose epilogues a process remembers: the candidates of a plan share them."""
 
 
-def is_slow(function: str) -> bool:
-    """Whether an epilogue's function is worth many instructions."""
-    return function in _INSTRUCTIONS
-
-
 def estimate(c: GemmCandidate, device: Device, constants: Constants = DEFAULT) -> Estimate:
     """The price of a candidate on a device."""
     match c.schedule:
