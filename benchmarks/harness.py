@@ -199,21 +199,33 @@ def measured(
     *,
     row_seconds: float,
     more: Mapping[str, Item] = MappingProxyType({}),
+    at_once: int | None = None,
 ) -> tuple[list[Row], dict[str, str]]:
     """Builds programs, by name texts with extents, and measures each in a row of `target`. Returns the rows and
     why kernels were not built, and writes both to `--out`. An item has `name`, the `schedule`, `seed`, whether
-    to `compile`, and what `more` has for the name."""
-    plans = {name: planned(text, sizes) for name, (text, sizes) in programs.items()}
-    unbuilt = prebuild(plans)
+    to `compile`, and what `more` has for the name. `at_once` programs are built and measured before the next are, so
+    that a run that is cut short has written their rows; all where it is None."""
     every = {"seed": options.seed, "compile": compiles(options)}
-    items = [
-        {"name": name, "schedule": str(plan[2].plan.schedule), **every, **more.get(name, {})}
-        for name, plan in plans.items()
-        if name not in unbuilt
-    ]
-    rows = run(target, items, fresh(options.out.with_suffix(".jsonl")), item_seconds=row_seconds)
-    write(options.out, {"machine": machine(), "rows": rows, "unbuilt": unbuilt})
+    written = fresh(options.out.with_suffix(".jsonl"))
+    rows: list[Row] = []
+    unbuilt: dict[str, str] = {}
+    for chunk in batched(programs, at_once or max(1, len(programs))):
+        plans = {name: planned(*programs[name]) for name in chunk}
+        unbuilt |= prebuild(plans)
+        items = [
+            {"name": name, "schedule": str(plan[2].plan.schedule), **every, **more.get(name, {})}
+            for name, plan in plans.items()
+            if name not in unbuilt
+        ]
+        rows += run(target, items, written, item_seconds=row_seconds)
+        write(options.out, {"machine": machine(), "rows": rows, "unbuilt": unbuilt})
     return rows, unbuilt
+
+
+def batched(values: Iterable[T], size: int) -> Iterable[tuple[T, ...]]:
+    """Returns the values in order, so many at a time."""
+    every = list(values)
+    return [tuple(every[i : i + size]) for i in range(0, len(every), size)]
 
 
 def report(
@@ -225,10 +237,11 @@ def report(
     *,
     row_seconds: float,
     more: Mapping[str, Item] = MappingProxyType({}),
+    at_once: int | None = None,
 ) -> NoReturn:
     """Measures programs, prints the `line` of each row, the means of the `groups` of rows, and what was lost.
     Ends the process, with status 1 where anything was lost."""
-    rows, unbuilt = measured(target, programs, options, row_seconds=row_seconds, more=more)
+    rows, unbuilt = measured(target, programs, options, row_seconds=row_seconds, more=more, at_once=at_once)
     print(table(rows, unbuilt, line, groups))
     sys.exit(bool(unbuilt) or any(not row["ok"] for row in rows))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -106,3 +108,28 @@ def test_json_is_replaced_whole(tmp_path: Path) -> None:
     harness.write(path, {"a": 2})
     assert path.read_text() == '{\n "a": 2\n}' and list(path.parent.iterdir()) == [path]
     assert lines(tmp_path / "absent.jsonl") == []
+
+
+def test_a_run_that_is_cut_has_written_the_chunks_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = SimpleNamespace(plan=SimpleNamespace(schedule="a schedule"))
+    begun: list[str] = []
+
+    def run(target: str, items: list[dict[str, Any]], rows: Path, **more: Any) -> list[dict[str, Any]]:
+        begun.extend(item["name"] for item in items)
+        if "e" in begun:
+            raise KeyboardInterrupt
+        return [{"name": item["name"], "ok": True} for item in items]
+
+    monkeypatch.setattr(harness, "planned", lambda text, sizes: (None, None, planned))
+    monkeypatch.setattr(harness, "prebuild", lambda plans: {name: "no" for name in plans if name == "c"})
+    monkeypatch.setattr(harness, "run", run)
+    monkeypatch.setattr(harness, "machine", dict)
+    options = argparse.Namespace(out=tmp_path / "rows.json", seed=0, quick=True, no_compile=True)
+    programs: dict[str, tuple[str, dict[str, int]]] = {name: ("", {}) for name in "abcdef"}
+    with pytest.raises(KeyboardInterrupt):
+        harness.measured("target", programs, options, row_seconds=1.0, at_once=2)
+    report = json.loads(options.out.read_text())
+    assert [row["name"] for row in report["rows"]] == ["a", "b", "d"] and report["unbuilt"] == {"c": "no"}
+    assert begun == ["a", "b", "d", "e", "f"]
