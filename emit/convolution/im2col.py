@@ -170,6 +170,7 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
         first_channel=_first_channel(problem, how),
         channels=_channels(problem, how),
         grouped=how.group is not None,
+        joined=_joined(problem, how),
         a_dims=_a_dims(problem, how),
         b_dims=b_dims,
         b_rank=len(b_dims),
@@ -313,6 +314,8 @@ def _images(problem: ConvolutionProblem, how: Im2col) -> str:
 def _first_channel(problem: ConvolutionProblem, how: Im2col) -> str:
     if how.group is None:
         return "0"
+    if problem.b.join is not None:
+        return "int(tile.n / kTileN) * plan.group"
     return f"int({_batch_of(problem, problem.a.axes[how.group].extent)}) * plan.group"
 
 
@@ -348,7 +351,15 @@ def windowed_dims(
 def _channels(problem: ConvolutionProblem, how: Im2col) -> str:
     """The channels of a tap, of all taps of a folded window."""
     padded = convolution.layout(problem.a)[0].extent
+    if problem.b.join is not None:
+        return f"{problem.b.join.count} * ({padded})"
     return padded if how.fold is None else f"e[{how.fold.tap_dim}] * ({padded})"
+
+
+def _joined(problem: ConvolutionProblem, how: Im2col) -> str:
+    """The columns of the groups that share a tile, as C++; "" where each has tiles of its own."""
+    join = problem.b.join
+    return "" if join is None else f"{join.count} * {extent_of(problem.b, how.columns[0])}"
 
 
 def _a_dims(problem: ConvolutionProblem, how: Im2col) -> tuple[DimText, ...]:

@@ -14,7 +14,13 @@ from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.emit.text import over_extents
 from ucutlass.ir.elements import BF16, F16, F32
 from ucutlass.ir.extents import Extent
-from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess, OperandAxisExtent, merged
+from ucutlass.kernels.convolution.plan import (
+    ConvolutionProblem,
+    GroupJoin,
+    OperandAccess,
+    OperandAxisExtent,
+    merged,
+)
 from ucutlass.kernels.gemm.plan import GemmProblem
 
 NARROW_INCLUDES = ("<cmath>", "<cstdint>", "cutlass/cutlass.h", "cutlass/bfloat16.h", "cutlass/half.h")
@@ -72,7 +78,7 @@ class FoldText:
 class PackText:
     """An operand's copy in another order, see `convolution/pack.j2`; `before` are the copies before it, `split` says
     that there are two, of TF32 parts or, where the element is one, of f16 parts. `merged` are the axes that are one with the first in both orders, itself
-    among them; none where that stays innermost. `stacked`: it is copied in the order that it has already."""
+    among them; none where that stays innermost. `join`: groups lie beside each other in it. `stacked`: it is copied in the order that it has already."""
 
     name: str
     data: str
@@ -93,6 +99,7 @@ class PackText:
     merged: tuple[int, ...]
     fold: FoldText | None
     stacked: bool
+    join: GroupJoin | None
 
 
 def accesses(problem: ConvolutionProblem) -> tuple[AccessText, AccessText]:
@@ -141,6 +148,8 @@ def layout(operand: OperandAccess) -> tuple[LayoutText, ...]:
         axes[1] = LayoutText(operand.fold.axis, spelled(operand.fold.length))
     if operand.pad > 1:
         axes[0] = replace(axes[0], extent=f"ceil_div({axes[0].extent}, {operand.pad}) * {operand.pad}")
+    if operand.join is not None:
+        axes[0] = replace(axes[0], extent=f"{operand.join.count} * {axes[0].extent}")
     if operand.stack:
         axes[1] = replace(axes[1], extent=f"{axes[1].extent} * {math.prod(s.scale for s in operand.stack)}")
         lengths = {s.axis: f"({spelled(s.length)})" for s in operand.stack}
@@ -218,6 +227,7 @@ def packs(problem: ConvolutionProblem) -> tuple[PackText, ...]:
                 () if operand.fold is not None else merged(operand),
                 _fold(operand),
                 bool(operand.stack),
+                operand.join,
             )
         )
     return tuple(texts)

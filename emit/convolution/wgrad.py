@@ -28,6 +28,9 @@ WGMMA_TYPES = ("f16", "bf16")
 ROW_BYTES = (128, 64, 32)
 """Of a part's channels."""
 
+ROW = 128
+"""Bytes of positions of a stage, where these are innermost."""
+
 
 @dataclass(frozen=True, slots=True)
 class SpatialAxisText:
@@ -67,6 +70,9 @@ def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
     layout = layout_of(problem, convolution.epilogue_gemm(problem), how)
     spatial_axes = _spatial_axes(problem, how)
     run = f"e[{problem.a.axes[how.channel].extent}]" if how.fold is None else _run(problem, how)
+    own_columns = f"e[{problem.b.axes[how.columns[0]].extent}]"
+    if how.joined:
+        run = f"kTileN / {own_columns} * {run}"
     channel, contiguous_mode = (
         problem.a.axes[how.channel].extent,
         epilogue.layout(problem.gemm).contiguous_mode,
@@ -74,21 +80,35 @@ def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
     values = convolution.values(problem, layout, "int(row)")
     end = end_of_tiles(problem, schedule, contiguous_mode)
     values |= conv_sm90.hopper_values(problem, schedule, end, values)
-    values["modifiers"] = ", 1, 1, 1, 1"
-    values["synchronous"] = problem.compute_type == TF32
+    if not how.k_major:
+        values["modifiers"] = ", 1, 1, 1, 1"
+    values["diagonal"] = ""
+    values["synchronous"] = problem.compute_type == TF32 and not how.k_major
     values["row_columns"] = 128 // problem.b.read.bytes
     values["stage_elements"] = "0"
-    values["m"] = " * ".join(
-        [*(r.taps for r in spatial_axes if r.batch is None), f"ceil_div({run}, kPart) * kPart"]
-    )
+    rows = run if how.k_major else f"ceil_div({run}, kPart) * kPart"
+    values["m"] = " * ".join([*(r.taps for r in spatial_axes if r.batch is None), rows])
+    channels = conv_sm90.extent_of(problem.a, how.channel) if how.fold is None else run
+    if how.joined:
+        values["diagonal"] = f"n / int(p.{own_columns})"
+    if how.k_major and how.group is not None:
+        channels += f" * {conv_sm90.extent_of(problem.a, how.group)}"
     return text.render(
         "convolution/wgrad.cu.j2",
         stage_rows=rows_staged(problem, schedule, contiguous_mode),
         windows=spatial_axes,
         registers=schedule.tile[1] // 2,
-        first_channel=_first(problem, how.group, conv_sm90.extent_of(problem.a, how.channel)),
-        first_column=f"{_first(problem, how.group, _columns(problem, how))} + int(tile.n)",
-        channels=conv_sm90.extent_of(problem.a, how.channel) if how.fold is None else run,
+        first_channel=_first(problem, how, conv_sm90.extent_of(problem.a, how.channel)),
+        first_column="int(tile.n)"
+        if how.joined
+        else f"{_first(problem, how, _columns(problem, how))} + int(tile.n)",
+        own_columns=own_columns,
+        padded_columns=conv_sm90.extent_of(problem.b, how.columns[0]),
+        padded_channels=conv_sm90.extent_of(problem.a, how.channel),
+        own_channels=f"e[{channel}]",
+        k_major=how.k_major,
+        positions=" * ".join(conv_sm90.extent_of(problem.a, i) for i in how.positions),
+        channels=channels,
         channels_real=run,
         fold=None
         if how.fold is None
@@ -99,8 +119,8 @@ def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
         columns=_columns(problem, how)
         + ("" if how.group_b is None else f" * {conv_sm90.extent_of(problem.b, how.group_b)}"),
         images="1" if how.image is None else f"e[{problem.a.axes[how.image].extent}]",
-        a_dims=_a_dims(problem, how),
-        b_rank=2,
+        a_dims=() if how.k_major else _a_dims(problem, how),
+        b_rank=3 if how.k_major else 2,
         scattered="row_table",
         masked=True,
         finishes=True,
@@ -120,6 +140,8 @@ def check(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
         return "rows that lie apart are not reduced"
     if m % (64 * schedule.groups) or n % 64 or not 64 <= n <= 256:
         return f"tile {m}x{n} is not whole instructions of {schedule.groups} groups and rows of 128 bytes"
+    if isinstance(how := wgrad_access(problem), WgradAccess) and how.k_major:
+        return "" if k * problem.a.read.bytes == ROW else f"K {k} is no row of {ROW} bytes"
     if schedule.part * problem.a.read.bytes not in ROW_BYTES or k % 16 or not 16 <= k <= 256:
         return f"parts of {schedule.part} channels are no rows of 32 to 128 bytes, or K {k} no whole steps"
     return ""
@@ -129,7 +151,8 @@ def layout_of(problem: ConvolutionProblem, gemm: GemmProblem, how: WgradAccess) 
     """As the multistage GEMM's, but rows are neighbours as far as channels are, whose count is then a
     multiple of what is read together."""
     layout = epilogue.layout(gemm)
-    together = problem.m[-1] == problem.a.axes[how.channel].extent and not padded(problem.a)
+    own = how.k_major or not padded(problem.a)
+    together = problem.m[-1] == problem.a.axes[how.channel].extent and own
     return layout if layout.contiguous_mode == "n" or together else epilogue.EpilogueLayout("m", 1)
 
 
@@ -168,11 +191,13 @@ def _batched(problem: ConvolutionProblem, dim: int) -> str:
     return f"int(batch[{mode}] / ({inside}) % p.e[{dim}])"
 
 
-def _first(problem: ConvolutionProblem, group: int | None, each: str) -> str:
-    """The first channel or column of the block's group."""
-    if group is None:
+def _first(problem: ConvolutionProblem, how: WgradAccess, each: str) -> str:
+    """The first channel or column of the block's group, or of those that it has together."""
+    if how.group is None:
         return "0"
-    return f"{_batched(problem, problem.a.axes[group].extent)} * int({each.replace('e[', 'p.e[')})"
+    if how.joined:
+        return "int(tile.n / kTileN) * plan.channels"
+    return f"{_batched(problem, problem.a.axes[how.group].extent)} * int({each.replace('e[', 'p.e[')})"
 
 
 def _columns(problem: ConvolutionProblem, how: WgradAccess) -> str:

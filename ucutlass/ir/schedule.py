@@ -22,7 +22,7 @@ Value: TypeAlias = int | str | tuple[int, ...]
 
 SplitK: TypeAlias = int | Literal["stream"]
 
-Fold: TypeAlias = Literal["no", "yes", "rows"]
+Fold: TypeAlias = Literal["no", "yes", "rows", "groups"]
 
 Partials: TypeAlias = Literal["memory", "cluster"]
 
@@ -75,7 +75,7 @@ FIELDS: Mapping[str, ScheduleField] = MappingProxyType(
             ScheduleField(
                 "keep", 0, ("registers", "reread", "shared"), None, "where rows lie between passes"
             ),
-            ScheduleField("fold", 0, ("no", "yes", "rows"), None, "how taps are read", True),
+            ScheduleField("fold", 0, ("no", "yes", "rows", "groups"), None, "how taps are read", True),
             ScheduleField("blocks", 0, (), (1, 8), "blocks an SM holds", True),
         )
     }

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ucutlass import ir
+from ucutlass.ir.hardware import Arch, Device
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels import space
 from ucutlass.kernels.convolution import cost
 from ucutlass.kernels.convolution.granularity import granularity
 from ucutlass.kernels.convolution.match import ConvolutionPattern, as_gemm, is_convolution, match_convolution
 from ucutlass.kernels.convolution.plan import ConvolutionPlan
 from ucutlass.kernels.convolution.planner import plan_convolution
+from ucutlass.kernels.convolution.planner_pointwise import (
+    is_pointwise_gradient,
+    match_pointwise_gradient,
+    plan_pointwise_gradient,
+    pointwise_gradient_candidates,
+    pointwise_gradient_schedules,
+)
 from ucutlass.kernels.convolution.rules import RULES
 from ucutlass.kernels.convolution.space import axes
 from ucutlass.kernels.convolution.variants import VARIANTS
 from ucutlass.kernels.family import Family
 from ucutlass.kernels.gemm.match import GemmPattern
+from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.refused import Refused
+from ucutlass.kernels.violation import Violation
 
 
 def match(kernel: ir.Kernel) -> ConvolutionPattern | GemmPattern | None:
     """The pattern of a dot of windows; GEMM's where the windows are of one position. Raises Refused."""
     if not is_convolution(kernel):
-        return None
+        return match_pointwise_gradient(kernel)
     pattern = match_convolution(kernel)
     gemm = as_gemm(pattern)
     if gemm is None and not pattern.summed and pattern.dot.left.elem is not pattern.dot.right.elem:
@@ -30,14 +43,49 @@ def match(kernel: ir.Kernel) -> ConvolutionPattern | GemmPattern | None:
 
 SPACE = space.PlannerSpace(plan_convolution, axes)
 
+
+def plan_pattern(
+    pattern: ConvolutionPattern,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: PartialSchedule,
+    aligned: tuple[bool, ...] | None = None,
+) -> Planned | tuple[Violation, ...]:
+    """As `family.PlanPattern`. Raises Refused."""
+    plan = plan_pointwise_gradient if is_pointwise_gradient(pattern) else SPACE.plan_pattern
+    return plan(pattern, sizes, arch, device, request, aligned)
+
+
+def schedules(
+    pattern: ConvolutionPattern,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: PartialSchedule,
+    free: bool = False,
+) -> Iterator[Planned]:
+    """As `family.ListSchedules`. Raises Refused."""
+    every = pointwise_gradient_schedules if is_pointwise_gradient(pattern) else SPACE.schedules
+    return every(pattern, sizes, arch, device, request, free)
+
+
+def candidates(
+    pattern: ConvolutionPattern, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
+) -> Iterator[Planned]:
+    """As `family.ListCandidates`. Raises Refused."""
+    every = pointwise_gradient_candidates if is_pointwise_gradient(pattern) else SPACE.candidates
+    return every(pattern, sizes, arch, device, request)
+
+
 FAMILY = Family(
     name="convolution",
     pattern=ConvolutionPattern,
     plan=ConvolutionPlan,
     match=match,
-    plan_pattern=SPACE.plan_pattern,
-    schedules=SPACE.schedules,
-    candidates=SPACE.candidates,
+    plan_pattern=plan_pattern,
+    schedules=schedules,
+    candidates=candidates,
     granularity=granularity,
     resources=cost.resources,
     traffic=cost.traffic,

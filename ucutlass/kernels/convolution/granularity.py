@@ -10,6 +10,7 @@ from ucutlass.kernels.convolution.plan import (
     DirectSchedule,
     Im2colSchedule,
     RegisterTileSchedule,
+    WgradSchedule,
 )
 from ucutlass.kernels.granularity import Granularity
 
@@ -36,6 +37,11 @@ def granularity(plan: ConvolutionPlan, dims: Sequence[str], launch: Sequence[int
         step[problem.k[-1]] = max(step.get(problem.k[-1], 1), schedule.channels)
         for run in problem.batch if schedule.vector > 1 else ():
             step[run[0]] = max(step.get(run[0], 1), schedule.vector)
+    if isinstance(schedule, WgradSchedule) and problem.a.contiguous is not None and problem.a.pack is None:
+        innermost = problem.a.contiguous.extent  # lines of positions are whole 16 bytes
+        step[innermost] = max(
+            step.get(innermost, 1), 16 // problem.a.read.bytes if innermost in problem.k else 1
+        )
     if isinstance(schedule, Im2colSchedule) and problem.a.contiguous is not None:
         channel = problem.a.contiguous.extent  # of a group: whole parts
         step[channel] = max(step.get(channel, 1), schedule.part if problem.batch else 1)

@@ -72,13 +72,23 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupJoin:
+    """How a copy of weights has neighbouring groups beside each other: each row has the channels of `count` groups, its
+    own among them, and zeros for the others'. Rows of so many groups share a tile, as if they were of one. `axis` of
+    the weights has the groups."""
+
+    axis: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class OperandAccess:
     """An operand of the product: its axes as declared, outermost first, and dense.
 
     `pack` is the order of axes in the workspace that a kernel before the product copies it to, or
     None where it is read as it lies; there the last axis is padded with zeros to a multiple of
     `pad` elements, and elements are `packed` if that is given; `split` copies each f32 as two, what TF32 or f16 holds
-    of it and the rest, the second after the whole of the first; `fold` and `stack`, innermost axis first, are of the copy too. `align` is the largest power of two
+    of it and the rest, the second after the whole of the first; `fold`, `stack`, innermost axis first, and `join` are of the copy too. `align` is the largest power of two
     of elements, at most 16 bytes, that divides the base address, the contiguous axis and every stride
     around it (in the workspace if packed); 1 where no dimension moves along that axis alone. What a
     kernel reads together depends also on which dimension that is: see `copy_width`.
@@ -94,6 +104,7 @@ class OperandAccess:
     split: bool = False
     fold: Fold | None = None
     stack: tuple[Stack, ...] = ()
+    join: GroupJoin | None = None
 
     @property
     def read(self) -> Element:
@@ -216,7 +227,8 @@ class Im2colSchedule:
     `part` channels, `groups` the warp groups that share its rows, `blocks` those that an SM shall hold. `fold`:
     the innermost window's taps count as channels. `math` is how f32 is multiplied. `split_k` blocks of a cluster share a tile's sum and add their
     parts through each other's shared memory. `halo`, where it is not 0, are rows beyond the tile's that are gathered with
-    them, so that all taps of the innermost window read one run of rows; `stages` are then of B alone."""
+    them, so that all taps of the innermost window read one run of rows; `stages` are then of B alone. `joined`: neighbouring
+    groups share tiles."""
 
     tile: tuple[int, int, int]
     part: int
@@ -227,6 +239,7 @@ class Im2colSchedule:
     split_k: int = 1
     math: Passes = "tensor"
     halo: int = 0
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +254,7 @@ class WgradSchedule:
     stages: int
     groups: int
     blocks: int
+    joined: bool = False
 
 
 ConvolutionSchedule: TypeAlias = (

@@ -112,10 +112,11 @@ def im2col(problem: ConvolutionProblem) -> Im2col | str:
         return "the channels of A are not innermost"
     rest = list(a.order[:-1])
     group = None
+    joined = {b.axes[b.join.axis].extent} if b.join is not None else set()
     if (
         rest
         and a.axes[rest[-1]].window is None
-        and a.axes[rest[-1]].extent in batch
+        and a.axes[rest[-1]].extent in batch | joined
         and _in(b, a.axes[rest[-1]].extent)
     ):
         group = rest.pop()
@@ -198,7 +199,7 @@ def _weights(problem: ConvolutionProblem, access: Im2col, taps: set[int]) -> Im2
         others.remove(b.fold.axis)
     group = (
         None
-        if access.group is None
+        if access.group is None or b.join is not None
         else next(i for i in others if b.axes[i].extent == a.axes[access.group].extent)
     )
     columns = [i for i in reversed(others) if b.axes[i].extent in problem.n]

@@ -16,6 +16,7 @@ from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule
 from ucutlass.kernels.convolution.plan_im2col import MOST_SPACE, Im2col, im2col
 from ucutlass.kernels.convolution.planner_algorithm import FEW_CHANNELS, Algorithm, copies_note
 from ucutlass.kernels.convolution.problem import convolution_problem
+from ucutlass.kernels.convolution.schedule_groups import joined_groups, with_joined_columns
 from ucutlass.kernels.convolution.schedule_im2col import (
     folded,
     in_parts,
@@ -54,6 +55,8 @@ def tma_algorithms(
     """Returns the algorithms that a schedule leaves to choose from, or why one does not serve; the first is the usual."""
     if request.fold == "rows":
         return [by_runs(pattern, sizes, device, aligned)]
+    if request.fold == "groups":
+        return [by_groups(pattern, sizes, device, aligned, request.tile[1] if request.tile else None)]
     unfixed = request.fixed().keys() <= LEFT_OPEN
     fold = request.fold if unfixed or request.fold is not None else "no"
     usual, *others = (
@@ -191,7 +194,10 @@ def gradient_of_weights(
         return "groups fill small parts of a tile"  # an H100 took 94 us for 67 with 8 channels of bf16
     ways = [w for w in (folded_wgrad(problem, sizes), gradient) if not isinstance(w, str)]
     priced = [(wgrad_schedule(*w, sizes, device), w[0]) for w in ways]
-    (clocks, splits, schedule), ready = min(priced, key=lambda p: p[0][:2])
+    fitting = [(priced_, ready) for priced_, ready in priced if priced_ is not None]
+    if not fitting:
+        return "groups do not fill a tile together"
+    (clocks, splits, schedule), ready = min(fitting, key=lambda p: p[0][:2])
     unit = "mma.sync" if problem.compute_type == TF32 else "wgmma"
     why = f"TMA gathers the positions of windows, {unit} multiplies; {splits} parts of the sum"
     seconds = clocks / device.clock + copies_seconds(ready, sizes, device)
@@ -207,6 +213,31 @@ def _tf32_gradient(
     return _first(
         gradient_of_weights(convolution_problem(p, sizes, aligned), sizes, device) for p in patterns
     )
+
+
+# --- groups that share tiles ----------------------------------------------------------
+
+
+def by_groups(
+    pattern: ConvolutionPattern,
+    sizes: tuple[int, ...],
+    device: Device,
+    aligned: Aligned,
+    columns: int | None = None,
+) -> Algorithm | str:
+    """Returns the kernel whose tiles have several groups, of so many columns together, or why it does not take the
+    problem."""
+    joined = joined_groups(pattern, sizes, device, aligned, columns)
+    if isinstance(joined, str):
+        whole = with_joined_columns(pattern, sizes, aligned)
+        gradient = whole if isinstance(whole, str) else gradient_of_weights(whole[0], sizes, device)
+        return joined if isinstance(gradient, str) else gradient
+    problem, schedule = joined
+    note = Note(
+        "fold", "groups", "neighbouring groups share a tile, with zeros between them in a copy of the weights"
+    )
+    seconds = im2col_seconds(problem, schedule, sizes, device)
+    return Algorithm(problem, schedule, 1, (note, *copies_note(problem)), seconds)
 
 
 # --- taps that share rows -------------------------------------------------------------

@@ -201,8 +201,16 @@ def _tile(c: ConvolutionCandidate[Im2colSchedule]) -> Breach | None:
     (m, n, k), depth = s.tile, own.tile[2]
     how = im2col(bounds.problem)
     step = 64 if isinstance(how, Im2col) and how.across else 16
-    if m in GROUPS and n % step == 0 and step <= n <= 256 and k == depth:
+    joined = bounds.problem.b.join is not None
+    if m in GROUPS and n % step == 0 and step <= n <= 256 and k == depth and (not joined or n == own.tile[1]):
         return None
+    if joined and n != own.tile[1]:
+        return Breach(
+            f"tile {m}x{n}x{k}: the columns of the groups that share a tile are {own.tile[1]}",
+            f"use `tile {m}x{own.tile[1]}x{depth}`",
+            ("tile",),
+            None,
+        )
     rows, near = " or ".join(map(str, sorted(GROUPS))), min(GROUPS, key=lambda r: abs(r - m))
     best = min(256, max(step, round(n / step) * step))
     return Breach(
@@ -371,7 +379,7 @@ def _threads(c: ConvolutionCandidate[Any]) -> Breach | None:
 
 
 def _wgrad(request: PartialSchedule) -> Breach | None:
-    if not without(request, "warps", "raster", "swizzle").fixed():
+    if not without(request, "warps", "fold", "raster", "swizzle").fixed():
         return None
     return Breach(
         "this kernel's tile, stages and blocks are the planner's",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
-from ucutlass.ir.schedule import RASTERS, PartialSchedule, Warps
+from ucutlass.ir.schedule import RASTERS, Fold, PartialSchedule, Warps
 from ucutlass.kernels.convolution.plan import (
     ConvolutionSchedule,
     DepthwiseWgradSchedule,
@@ -81,14 +81,15 @@ def request_of(s: ConvolutionSchedule, launch: tuple[int, ...]) -> PartialSchedu
                 warps="cooperative",
                 tile=tile,
                 stages=stages if stages > 1 else None,
-                fold="yes" if s.fold else "rows" if s.halo else None,
+                fold="yes" if s.fold else "rows" if s.halo else "groups" if s.joined else None,
                 blocks=blocks,
                 math=None if math_ == "tensor" else math_,
                 split_k=split_k if split_k > 1 else None,
                 raster=word,
                 swizzle=swizzle,
             )
-    return PartialSchedule(warps="cooperative", raster=word, swizzle=swizzle)
+    fold: Fold | None = "groups" if s.joined else None
+    return PartialSchedule(warps="cooperative", fold=fold, raster=word, swizzle=swizzle)
 
 
 def resolve(

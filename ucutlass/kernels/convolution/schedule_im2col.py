@@ -64,6 +64,9 @@ SPLIT_TILES = ((192, 64, 3), (128, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64,
 F16X3_TILES = ((128, 128, 2), (192, 64, 3), (128, 64, 2), (64, 128, 1), (64, 64, 1))
 """Those of three f16 passes: a thread has three sums of 64 rows of a warp group."""
 
+JOINED_ROWS = ((192, 3), (128, 2), (64, 1))
+"""Rows of tiles that groups share, and the warp groups that have them."""
+
 RUN_TILES = ((128, 128, 2), (192, 64, 3), (192, 32, 3))
 """Those whose taps along the innermost window share rows, in three f16 passes."""
 
@@ -132,6 +135,8 @@ def prepared(
     b = problem.b
     if f32:
         b = replace(ordered(b, _order_b(problem, channel), False), split=True)
+    elif b.join is not None:
+        b = ordered(b, _order_b(problem, channel), False)
     elif not _reads_across(problem):
         b = ordered(b, _order_b(problem, channel), unit_dim(b) == channel)
     if few:  # zeros beside them cost less than the multistage kernel
@@ -296,6 +301,8 @@ def channel_run(problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, ...]
     """The channels of a tap with their padding, of all taps of a folded window."""
     channels = sizes[problem.a.axes[how.channel].extent]
     padded = -(-channels // problem.a.pad) * problem.a.pad
+    if problem.b.join is not None:
+        return padded * problem.b.join.count
     if how.fold is None or how.fold.tap_dim is None:
         return padded
     return padded * sizes[how.fold.tap_dim]
@@ -315,6 +322,8 @@ def _order_a(problem: ConvolutionProblem, channel: int, by_rows: bool) -> tuple[
     axes of rows go into the order of the result's."""
     axes = problem.a.axes
     batch = {d for run in problem.batch for d in run}
+    if problem.b.join is not None:
+        batch.add(problem.b.axes[problem.b.join.axis].extent)
     row = {d: i for i, d in enumerate(problem.m)}
     shared = {a.extent for a in problem.b.axes if a.window is None}
 
@@ -439,6 +448,9 @@ def schedule_of(
     m, n, batch, stages = extents_of(problem, how, part, depth, sizes)
     passes = problem.passes
     tiles = _candidates(passes)
+    if (join := problem.b.join) is not None:
+        columns = join.count * sizes[problem.b.axes[how.columns[0]].extent]
+        tiles = tuple((m, columns, g, b) for m, g in JOINED_ROWS for b in range(1, MOST_BLOCKS + 1))
     fold = how.fold is not None or problem.stacked > 1
     reduced = any(isinstance(o, Reduction) for o in problem.gemm.outputs)
     shared = passes == "tensor" or (passes == "f16x3" and padded >= LEAST_SPLIT and not fold)
@@ -449,7 +461,17 @@ def schedule_of(
         count = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch * split_k
         held = stages_held(tile_m, tile_n, groups, blocks, -(-stages // split_k), device, passes)
         if held > 0 and (split_k == 1 or count <= device.sms):
-            s = Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks, fold, split_k, passes)
+            s = Im2colSchedule(
+                (tile_m, tile_n, depth),
+                part,
+                held,
+                groups,
+                blocks,
+                fold,
+                split_k,
+                passes,
+                joined=join is not None,
+            )
             priced.append((_schedule_clocks(s, m, n, batch, stages, device), len(priced), s))
     best = min(priced)
     whole = min(p for p in priced if p[-1].split_k == 1)

@@ -12,8 +12,9 @@ from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess, WgradSchedule, unit_dim
-from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, wgrad_access
+from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, joined_groups_of, wgrad_access
 from ucutlass.kernels.convolution.schedule_im2col import (
+    BYTES,
     ROW_BYTES,
     FoldedPlaces,
     clocks,
@@ -107,7 +108,7 @@ def prepared_wgrad(
         return f"compute type {problem.compute_type.name} accumulated in {problem.gemm.accumulate} is not multiplied by wgmma here"
     if any(isinstance(o, Reduction) for o in problem.gemm.outputs):
         return "rows that lie apart are not reduced"
-    batch = {d for run in problem.batch for d in run}
+    batch = {d for run in problem.batch for d in run} | joined_groups_of(problem)
     channels = [a.extent for a in problem.a.axes if a.window is None and a.extent in problem.m]
     if len(channels) != 1:
         return "rows of the result have not one name of channels"
@@ -123,6 +124,32 @@ def prepared_wgrad(
     if stand < math.prod(sizes[s.tap_dim] for s in how.space if s.tap_dim is not None):
         return "fewer positions are summed than windows have taps"
     return _too_far(ready, how, sizes) or (ready, how)
+
+
+def prepared_k_major(
+    problem: ConvolutionProblem, sizes: tuple[int, ...]
+) -> tuple[ConvolutionProblem, WgradAccess] | str:
+    """The problem of a 1x1 layer whose positions are innermost as TMA reads it: as it lies, or copied with lines of
+    whole 16 bytes, as all of TMA's strides are; or why it does not."""
+    if problem.compute_type.name not in (*WGMMA_TYPES, TF32.name) or problem.gemm.accumulate != "f32":
+        return f"compute type {problem.compute_type.name} accumulated in {problem.gemm.accumulate} is not multiplied by wgmma here"
+    if any(isinstance(o, Reduction) for o in problem.gemm.outputs):
+        return "results are reduced"
+    how = wgrad_access(problem)
+    if isinstance(how, str) or not how.k_major:
+        return how if isinstance(how, str) else "positions are not innermost"
+    width = BYTES // problem.a.read.bytes
+    both = (problem.a, problem.b)
+    if _positions(problem, how, sizes) % width == 0 and all(w.align > 1 for w in both):
+        return problem, how
+    a, b = (replace(w, pack=tuple(range(len(w.axes))), pad=width, align=width) for w in both)
+    return replace(problem, a=a, b=b), how
+
+
+def _positions(problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ...]) -> int:
+    """Positions of an image as they are read, with a copy's padding."""
+    extents = [sizes[problem.a.axes[i].extent] for i in how.positions]
+    return math.prod(extents[:-1]) * math.ceil(extents[-1] / problem.a.pad) * problem.a.pad
 
 
 def folded_wgrad(
@@ -215,26 +242,40 @@ def _too_far(problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ..
 
 def wgrad_schedule(
     problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ...], device: Device
-) -> tuple[float, int, WgradSchedule]:
-    """The clocks of the tile and the parts of the sum that fill the device best, with these."""
+) -> tuple[float, int, WgradSchedule] | None:
+    """The clocks of the tile and the parts of the sum that fill the device best, with these; None where groups do not
+    fill a tile together."""
     channels, size = tap_run(problem, how, sizes), problem.a.read.bytes
     depth, parts = ROW // size, [row // size for row in ROW_BYTES]
-    synchronous = problem.compute_type == TF32
-    if not synchronous:
+    synchronous = problem.compute_type == TF32 and not how.k_major
+    if how.k_major:
+        parts = [depth]
+    elif not synchronous:
         least = min(math.ceil(channels / p) * p for p in parts)
         parts = [next(p for p in parts if math.ceil(channels / p) * p <= 1.15 * least)]
+    if how.joined:
+        parts = [depth]
     taps = math.prod(sizes[s.tap_dim] for s in how.space if s.tap_dim in problem.m and s.tap_dim is not None)
     n = math.prod(sizes[d] for d in problem.n)
     batch = math.prod(sizes[d] for run in problem.batch for d in run)
     steps = math.ceil(math.prod(sizes[d] for d in problem.k) / depth)
+    if how.k_major:
+        images = 1 if how.image is None else sizes[problem.a.axes[how.image].extent]
+        steps = images * math.ceil(_positions(problem, how, sizes) / depth)
     candidates: list[tuple[float, int, WgradSchedule]] = []
     for part, (tile_m, tile_n, groups) in itertools.product(parts, TF32_TILES if synchronous else TILES):
-        rows = taps * math.ceil(channels / part) * part
+        if how.joined:
+            width = sizes[problem.b.axes[how.columns[0]].extent]
+            whole = width * size % BYTES == channels * size % BYTES == 0
+            if not whole or tile_n % width or tile_n // width < 2 or (tile_n // width * channels) % part:
+                continue
+        run = channels * (tile_n // width) if how.joined else channels
+        rows = channels if how.k_major else taps * math.ceil(run / part) * part
         for blocks in range(1, MOST_BLOCKS + 1):
             held = stages_held(tile_m, tile_n, groups, blocks, steps, device)
             if held == 0 or (synchronous and not _fragments_fit(tile_m, tile_n, groups, blocks)):
                 continue
-            schedule = WgradSchedule((tile_m, tile_n, depth), part, held, groups, blocks)
+            schedule = WgradSchedule((tile_m, tile_n, depth), part, held, groups, blocks, how.joined)
             tiles = math.ceil(rows / tile_m) * math.ceil(n / tile_n) * batch
             for splits in _splits(tiles, blocks, steps, device, LEAST_SPLITS if synchronous else 1):
                 steps_each = math.ceil(steps / splits)
@@ -248,7 +289,7 @@ def wgrad_schedule(
                     moved = 8.0 * splits * tiles * tile_m * tile_n
                     time += FINISH.launch + moved / FINISH.bytes
                 candidates.append((time, splits, schedule))
-    return min(candidates, key=lambda f: f[:2])
+    return min(candidates, key=lambda f: f[:2], default=None)
 
 
 def _fragments_fit(tile_m: int, tile_n: int, groups: int, blocks: int) -> bool:

@@ -1,0 +1,75 @@
+"""Convolutions of narrow groups of which several share a tile: on the host behind the emulator."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from benchmarks.network_layers import Layer, Task
+from tests.kernels.convolution_emulated import judge, plan
+from ucutlass.diagnostics import ProgramError
+from ucutlass.kernels.convolution.plan import ConvolutionPlan, Im2colSchedule, WgradSchedule
+
+emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+
+
+def _text(
+    channels: int,
+    groups: int,
+    step: int,
+    extent: int,
+    which: str,
+    compute_type: str,
+    last: bool,
+    schedule: str,
+) -> str:
+    layer = Layer(channels, channels, 3, 3, step, step, 1, 1, 1, 1, groups, extent, extent)
+    text = Task(layer, which, compute_type, 2, last).text
+    return f"{text[: text.rindex('}')]}schedule sm90a {{ fold groups  {schedule} }} }}"
+
+
+@emulated
+@pytest.mark.parametrize(
+    ("channels", "groups", "step", "extent", "which", "compute_type", "last", "schedule"),
+    [
+        pytest.param(104, 13, 1, 6, "forward", "bf16", True, "", id="last tile partly empty"),
+        pytest.param(80, 5, 2, 7, "data", "f16", True, "", id="phases"),
+        pytest.param(80, 5, 2, 7, "forward", "tf32", False, "tile 64x32x32", id="copied, two groups a tile"),
+        pytest.param(40, 5, 1, 6, "weights", "bf16", True, "", id="gradient of weights"),
+        pytest.param(80, 5, 2, 7, "weights", "tf32", False, "", id="gradient by mma.sync, taps last"),
+        pytest.param(160, 20, 1, 5, "weights", "f16", False, "", id="gradient, many parts"),
+    ],
+)
+def test_kernels_compute_their_program(
+    channels: int,
+    groups: int,
+    step: int,
+    extent: int,
+    which: str,
+    compute_type: str,
+    last: bool,
+    schedule: str,
+) -> None:
+    text = _text(channels, groups, step, extent, which, compute_type, last, schedule)
+    chosen = plan(text, {}, "sm90a").plan
+    assert isinstance(chosen, ConvolutionPlan)
+    assert isinstance(chosen.schedule, Im2colSchedule | WgradSchedule) and chosen.schedule.joined
+    assert judge(text, {}, 0, "sm90a") == []
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "compute_type", "schedule", "why"),
+    [
+        pytest.param(48, 1, "bf16", "", "one name has the groups", id="no groups"),
+        pytest.param(36, 3, "bf16", "", "do not fill a tile together", id="twelve channels"),
+        pytest.param(32, 8, "bf16", "", "no whole 16 bytes", id="four channels"),
+        pytest.param(64, 8, "f32", "", "in one pass", id="f32"),
+        pytest.param(64, 8, "bf16", "tile 64x8x64", "do not fill a tile together", id="columns"),
+    ],
+)
+def test_what_groups_do_not_share_is_refused(
+    channels: int, groups: int, compute_type: str, schedule: str, why: str
+) -> None:
+    with pytest.raises(ProgramError, match=why):
+        plan(_text(channels, groups, 1, 8, "forward", compute_type, True, schedule), {}, "sm90a")
