@@ -19,3 +19,14 @@ class Lean:
     device: Source
     host: str
     arithmetic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """The two sides of a kernel's one file (`ucutlass.emit.division`): `device` for NVRTC, `host` C++ with the entry.
+    `kernels` are the names by which the host launches kernels, as NVRTC takes name expressions."""
+
+    entry: str
+    device: str
+    host: str
+    kernels: tuple[str, ...]

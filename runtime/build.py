@@ -35,6 +35,10 @@ BUILD_SECONDS = 1800.0
 _LOCK_SECONDS = BUILD_SECONDS + 60.0
 
 
+DIVIDED = "divided"
+"""The builder of kernels of one file that NVRTC and the host's compiler build (`ucutlass.runtime.jit.divided_build`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """A built kernel on disk. `folder` holds `kernel.so`, `source.cu`, `build.log`, `build.json`.

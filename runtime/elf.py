@@ -14,6 +14,8 @@ from dataclasses import dataclass
 MOST_BYTES = 1 << 28
 
 _RELA, _SYMTAB = 4, 2
+_WITHOUT_CONTENTS = frozenset({0, 8})
+"""SHT_NULL and SHT_NOBITS."""
 _STARTUP_TYPES = frozenset({14, 15, 16})
 """SHT_INIT_ARRAY, SHT_FINI_ARRAY and SHT_PREINIT_ARRAY."""
 
@@ -92,6 +94,19 @@ def _read(data: bytes) -> ObjectFile:
         tuple(_startup(data, sections, symbols)),
         tuple(s.name for s in symbols if s.type == _RESOLVER),
     )
+
+
+def section_contents(data: bytes) -> dict[str, bytes]:
+    """Returns the contents of the sections of any ELF file by their names, of those that have contents. Raises
+    ElfUnreadable."""
+    try:
+        return {
+            s.name: data[s.offset : s.offset + s.size]
+            for s in _sections(data)
+            if s.type not in _WITHOUT_CONTENTS
+        }
+    except (struct.error, IndexError, ValueError) as problem:
+        raise ElfUnreadable(f"a damaged ELF file: {problem}") from problem
 
 
 def _sections(data: bytes) -> list[_Section]:

@@ -20,7 +20,16 @@ from ucutlass.header import header
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.runtime import switches
-from ucutlass.runtime.build import BUILD_SECONDS, BUILDERS, Artifact, Recipe, build, make, nvcc_recipe
+from ucutlass.runtime.build import (
+    BUILD_SECONDS,
+    BUILDERS,
+    DIVIDED,
+    Artifact,
+    Recipe,
+    build,
+    make,
+    nvcc_recipe,
+)
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.entry_codes import LaunchError
 from ucutlass.runtime.errors import BuildError, ToolchainError
@@ -123,7 +132,7 @@ def build_sources(
 
 
 BUILD_PATH_OF: Mapping[str, BuildPath] = MappingProxyType(
-    {BUILDERS[s]: s for s in get_args(BuildPath) if s in BUILDERS}
+    {BUILDERS[s]: s for s in get_args(BuildPath) if s in BUILDERS} | {DIVIDED: "nvrtc"}
 )
 """By the builder's name in an artifact."""
 
@@ -167,13 +176,14 @@ def recipe_of(
     if build_path == "nvcc":
         return nvcc_recipe(source, toolchain())
     # Here, since a plain load would pay 6 ms for wrappers of two compilers that it never calls.
-    from ucutlass.runtime.jit import link
+    from ucutlass.emit.division import divide
+    from ucutlass.runtime.jit import divided_build, link
 
     try:
         kernel = parts(plan)
     except NotServed:
         if build_path == "nvrtc":
-            raise
+            return divided_build.recipe(source, divide(source), toolchain())
         return nvcc_recipe(source, toolchain())
     return link.recipe(source, kernel, toolchain(), cache, on_progress)
 

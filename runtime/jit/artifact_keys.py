@@ -29,7 +29,7 @@ _RUNTIME = Path(__file__).parent.parent
 _EMIT = _RUNTIME.parent / "emit"
 _MAKERS = (
     *((_EMIT, pattern) for pattern in ("**/*.py", "**/*.j2")),
-    *((_RUNTIME, pattern) for pattern in ("jit/*.py", "native/lean.*")),
+    *((_RUNTIME, pattern) for pattern in ("jit/*.py", "native/lean.*", "native/divided_*.h")),
 )
 """Files that decide what the parts of a kernel are."""
 

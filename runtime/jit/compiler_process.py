@@ -18,6 +18,9 @@ from typing import Any
 
 from ucutlass.files import put
 
+NAMES = ".names"
+"""What the name of a file of NVRTC's kernels has beside the image's: a JSON list of their names in it."""
+
 REFUSED = 10
 """Exit status: a compiler refused its input, and said why on standard output."""
 
@@ -47,12 +50,14 @@ def _work(job: Path) -> int:
         for unit in work["compile"]:
             start = time.monotonic()
             text = Path(unit["source"]).read_text(encoding="utf-8")
-            ir, log = nvrtc.compile_lto(
-                nvrtc.load(), text, unit["source"], unit["options"], unit["empty_headers"]
+            compiled = nvrtc.compile_program(
+                nvrtc.load(), text, unit["source"], unit["options"], unit["headers"], unit["kernels"]
             )
-            put(Path(unit["out"]), ir)
+            put(Path(unit["out"]), compiled.code)
+            if compiled.names:
+                put(Path(unit["out"] + NAMES), json.dumps(compiled.names))
             seconds.append((f"NVRTC {unit['source']}", time.monotonic() - start))
-            sys.stdout.write(log)
+            sys.stdout.write(compiled.log)
         if link := work["link"]:
             start = time.monotonic()
             parts = {path: Path(path).read_bytes() for path in link["parts"]}

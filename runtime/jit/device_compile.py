@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event
 from types import MappingProxyType
@@ -36,12 +36,23 @@ _FULL: Mapping[int, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class NvrtcCompile:
-    """NVRTC on one file; all names lie in the folder of the build. `empty_headers` are read as having no text."""
+    """NVRTC on one file; all names lie in the folder of the build. `headers` are texts by the names that are included.
+    The names of `kernels` in the image are written beside it, under the name that `names_of` reads."""
 
     source: str
     out: str
     options: tuple[str, ...]
-    empty_headers: tuple[str, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    kernels: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "source": self.source,
+            "out": self.out,
+            "options": self.options,
+            "headers": dict(self.headers),
+            "kernels": self.kernels,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +90,7 @@ def run(
     BuildTimedOut, BuildCancelled, and a MachineError as nvcc's refusals do.
     """
     job = {
-        "compile": [asdict(unit) for unit in compiles],
+        "compile": [unit.to_json() for unit in compiles],
         "link": None if link is None else asdict(link),
         "seconds": _SECONDS,
     }
@@ -107,6 +118,12 @@ def run(
     return CompilerOutput(output, tuple((str(name), float(seconds)) for name, seconds in phases))
 
 
+def names_of(folder: Path, out: str) -> tuple[str, ...]:
+    """Returns the kernels' names in an image, in the order of `NvrtcCompile.kernels`."""
+    file = folder / f"{out}{compiler_process.NAMES}"
+    return tuple(str(name) for name in json.loads(file.read_text(encoding="utf-8")))
+
+
 def _source(compiles: Sequence[NvrtcCompile]) -> str:
     return compiles[-1].source if compiles else nvcc.SOURCE
 
@@ -119,18 +136,29 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C", "PYTHONPATH": path}
 
 
-@functools.cache
 def cuda_headers(compiler: Path) -> tuple[Path, ...]:
     """Where nvcc itself finds CUDA's headers, CCCL's first. Raises CompilerUnusable."""
-    try:
-        done = process.output([str(compiler), "--dryrun", "-x", "cu", os.devnull], 60)
-    except OSError as error:
-        raise CompilerUnusable(f"{compiler} --dryrun does not run: {error}", "ucc doctor") from error
-    include_lines = re.findall(r"^#\$ (?:SYSTEM_)?INCLUDES=(.*)$", done.err, re.MULTILINE)
-    named = [
-        Path(name) for line in include_lines for name in re.findall(r'"(?:-I|-isystem=?)?([^"]+)"', line)
-    ]
-    folders = [path for path in named if path.is_dir()]
+    folders = _folders(compiler, "INCLUDES")
     if not any((path / "cuda.h").is_file() for path in folders):
         raise CompilerUnusable(f"{compiler} --dryrun names no folder with cuda.h", "ucc doctor")
     return tuple(sorted(folders, key=lambda path: (path / "cuda.h").is_file()))
+
+
+def cuda_libraries(compiler: Path) -> tuple[Path, ...]:
+    """Where nvcc itself finds CUDA's libraries. Raises CompilerUnusable."""
+    return _folders(compiler, "LIBRARIES")
+
+
+def _folders(compiler: Path, name: str) -> tuple[Path, ...]:
+    """The folders of a line of nvcc's account of itself that exist."""
+    lines = re.findall(rf"^#\$ (?:SYSTEM_)?{name}=(.*)$", _account(compiler), re.MULTILINE)
+    named = [Path(path) for line in lines for path in re.findall(r'"(?:-I|-L|-isystem=?)?([^"]+)"', line)]
+    return tuple(path for path in named if path.is_dir())
+
+
+@functools.cache
+def _account(compiler: Path) -> str:
+    try:
+        return process.output([str(compiler), "--dryrun", "-x", "cu", os.devnull], 60).err
+    except OSError as error:
+        raise CompilerUnusable(f"{compiler} --dryrun does not run: {error}", "ucc doctor") from error

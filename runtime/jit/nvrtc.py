@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ucutlass.runtime.errors import ToolchainError
 from ucutlass.runtime.jit import shared_library
@@ -60,14 +61,29 @@ def version() -> tuple[int, int]:
     return shared_library.version(SONAME, lambda: load().version)
 
 
-def compile_lto(
-    nvrtc: Nvrtc, source: str, name: str, options: Sequence[str], empty: Sequence[str] = ()
-) -> tuple[bytes, str]:
-    """Returns LTO-IR of a CUDA file, and what the compiler said; `options` must hold `-dlto`, `name` stands
-    for the file in messages, and the headers `empty` are read as having no text. Raises NvrtcRefused, NvrtcFailed.
+@dataclass(frozen=True, slots=True)
+class NvrtcOutput:
+    """LTO-IR or an image, the names of kernels in it, and what the compiler said."""
+
+    code: bytes
+    names: tuple[str, ...]
+    log: str
+
+
+def compile_program(
+    nvrtc: Nvrtc,
+    source: str,
+    name: str,
+    options: Sequence[str],
+    headers: Mapping[str, str] = MappingProxyType({}),
+    kernels: Sequence[str] = (),
+) -> NvrtcOutput:
+    """Compiles a CUDA file to LTO-IR, where `options` hold `-dlto`, or to an image. `name` stands for the file in
+    messages; `headers` are texts by the names that are included, before all files; `kernels` are expressions
+    that name the kernels to compile, and whose names in the image are returned. Raises NvrtcRefused, NvrtcFailed.
     """
     library, program = nvrtc.library, ctypes.c_void_p()
-    count = len(empty)
+    count = len(headers)
     _call(
         library,
         "nvrtcCreateProgram",
@@ -75,19 +91,29 @@ def compile_lto(
         source.encode(),
         name.encode(),
         ctypes.c_int(count),
-        (ctypes.c_char_p * count)(*[b""] * count),
-        (ctypes.c_char_p * count)(*(header.encode() for header in empty)),
+        (ctypes.c_char_p * count)(*(text.encode() for text in headers.values())),
+        (ctypes.c_char_p * count)(*(header.encode() for header in headers)),
     )
     try:
+        for kernel in kernels:
+            _call(library, "nvrtcAddNameExpression", program, kernel.encode())
         option_array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         status = library.nvrtcCompileProgram(program, ctypes.c_int(len(options)), option_array)
         log = _content(library, "nvrtcGetProgramLog", program).rstrip(b"\0").decode(errors="replace")
         if status == _COMPILATION:
             raise NvrtcRefused(log)
         _check(library, "nvrtcCompileProgram", status, log)
-        return _content(library, "nvrtcGetLTOIR", program), log
+        kind = "nvrtcGetLTOIR" if "-dlto" in options else "nvrtcGetCUBIN"
+        names = tuple(_lowered(library, program, kernel) for kernel in kernels)
+        return NvrtcOutput(_content(library, kind, program), names, log)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _lowered(library: ctypes.CDLL, program: ctypes.c_void_p, kernel: str) -> str:
+    name = ctypes.c_char_p()
+    _call(library, "nvrtcGetLoweredName", program, kernel.encode(), ctypes.byref(name))
+    return (name.value or b"").decode()
 
 
 def _content(library: ctypes.CDLL, function: str, program: ctypes.c_void_p) -> bytes:

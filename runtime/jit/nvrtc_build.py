@@ -127,10 +127,12 @@ def recipe(kernel: Lean, toolchain: Toolchain, limit_seconds: float = BUILD_SECO
         shutil.copy(NATIVE / HEADER, folder / HEADER)
         headers = (*device_compile.cuda_headers(toolchain.nvcc.path), toolchain.cutlass.home / "include")
         options = (*_DEVICE_FLAGS, *(f"-I{path}" for path in headers))
-        device_part = device_compile.NvrtcCompile(nvcc.SOURCE, DEVICE_PART, options, UNUSED_HEADERS)
+        device_part = device_compile.NvrtcCompile(
+            nvcc.SOURCE, DEVICE_PART, options, dict.fromkeys(UNUSED_HEADERS, "")
+        )
         stop = Event()
         with ThreadPoolExecutor(1) as pool:
-            host = pool.submit(_run, _HOST, toolchain, folder, stop, limit_seconds)
+            host = pool.submit(run_gxx, _HOST, toolchain, folder, stop, limit_seconds)
 
             def keep_alone() -> Path:
                 stop.set()  # a folder that is kept is moved, and none may work in it
@@ -153,7 +155,7 @@ def recipe(kernel: Lean, toolchain: Toolchain, limit_seconds: float = BUILD_SECO
             except BaseException:
                 stop.set()
                 raise
-        _check(kernel.device.entry, _HOST, ended, folder, keep, limit_seconds)
+        check_gxx(kernel.device.entry, _HOST, ended, folder, keep, limit_seconds)
         phases = (*done.phases, (f"g++ {_HOST_SOURCE}", ended.seconds))
         return Produced(round(time.monotonic() - start, 3), ptxas.PtxasReport(), phases=phases)
 
@@ -254,14 +256,15 @@ def gxx(
 
     Raises BuildCancelled, BuildTimedOut, and what nvcc's refusals raise.
     """
-    ended = _run(compilation, toolchain, folder, cancel, limit_seconds)
-    _check(entry, compilation, ended, folder, keep, limit_seconds)
+    ended = run_gxx(compilation, toolchain, folder, cancel, limit_seconds)
+    check_gxx(entry, compilation, ended, folder, keep, limit_seconds)
     return ended.seconds
 
 
-def _run(
+def run_gxx(
     compilation: Gxx, toolchain: Toolchain, folder: Path, cancel: Event | None, limit_seconds: float
 ) -> GxxResult:
+    """Runs the host's compiler; `check_gxx` judges what it returns, once no other compiler works in the folder."""
     start = time.monotonic()
     scratch = folder / f"tmp_{compilation.log}"
     scratch.mkdir()
@@ -277,7 +280,7 @@ def _run(
     return GxxResult(status, round(time.monotonic() - start, 3))
 
 
-def _check(
+def check_gxx(
     entry: str,
     compilation: Gxx,
     ended: GxxResult,
@@ -285,6 +288,7 @@ def _check(
     keep: Callable[[], Path],
     limit_seconds: float,
 ) -> None:
+    """Raises where the compiler failed."""
     status = process.exit_status(entry, ended.status, limit_seconds)
     if status != 0:
         words = _failure_log(folder / compilation.log)

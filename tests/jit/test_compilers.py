@@ -56,31 +56,39 @@ def unit(plan: GemmPlan) -> str:
     "make", [bias_gelu, fp8_two_stores, batched_with_reductions, scaled_relu, everything]
 )
 def test_takes_every_arithmetic(make: Callable[[], GemmPlan], compiler: nvrtc.Nvrtc) -> None:
-    ir, said = nvrtc.compile_lto(compiler, unit(make()), "arithmetic.cu", OPTIONS)
-    assert ir and not said
+    compiled = nvrtc.compile_program(compiler, unit(make()), "arithmetic.cu", OPTIONS)
+    assert compiled.code and not compiled.log
 
 
 def test_takes_every_float_function_without_a_header(compiler: nvrtc.Nvrtc) -> None:
-    nvrtc.compile_lto(compiler, unit(every_function()), "arithmetic.cu", OPTIONS)
+    nvrtc.compile_program(compiler, unit(every_function()), "arithmetic.cu", OPTIONS)
 
 
 def test_a_refused_source_comes_with_its_line(compiler: nvrtc.Nvrtc) -> None:
     with pytest.raises(nvrtc.NvrtcRefused, match=r'part\.cu\(2\): error: identifier "gone" is undefined'):
-        nvrtc.compile_lto(compiler, "__device__ int f() {\n  return gone; }", "part.cu", OPTIONS)
+        nvrtc.compile_program(compiler, "__device__ int f() {\n  return gone; }", "part.cu", OPTIONS)
 
 
 def test_an_empty_header_stands_for_one_on_disk(compiler: nvrtc.Nvrtc, tmp_path: Path) -> None:
     (tmp_path / "other.h").write_text("#error it is read")
     options, text = [*OPTIONS, f"-I{tmp_path}"], '#include "other.h"'
     with pytest.raises(nvrtc.NvrtcRefused, match="it is read"):
-        nvrtc.compile_lto(compiler, text, "part.cu", options)
-    ir, said = nvrtc.compile_lto(compiler, text, "part.cu", options, ["other.h"])
-    assert ir and not said
+        nvrtc.compile_program(compiler, text, "part.cu", options)
+    compiled = nvrtc.compile_program(compiler, text, "part.cu", options, {"other.h": ""})
+    assert compiled.code and not compiled.log
+
+
+def test_an_image_has_the_kernels_that_are_named(compiler: nvrtc.Nvrtc) -> None:
+    text = "namespace n { namespace { template <int kCount> __global__ void f(int* p) { *p = kCount; } } } using namespace n;"
+    options = ("-std=c++17", "-arch=sm_90a")
+    compiled = nvrtc.compile_program(compiler, text, "part.cu", options, kernels=("f<3>", "f<5>"))
+    assert kernels(compiled.code).keys() == set(compiled.names) and len(compiled.names) == 2
+    assert all(name.startswith("_ZN1n") for name in compiled.names)
 
 
 def test_an_unknown_option_is_the_machines_fault(compiler: nvrtc.Nvrtc, linker: nvjitlink.NvJitLink) -> None:
     with pytest.raises(nvrtc.NvrtcFailed, match="nvrtcCompileProgram: NVRTC_ERROR_INVALID_OPTION"):
-        nvrtc.compile_lto(compiler, "", "part.cu", ["-no-such-option"])
+        nvrtc.compile_program(compiler, "", "part.cu", ["-no-such-option"])
     with pytest.raises(nvjitlink.NvJitLinkFailed, match="nvJitLinkCreate: nvJitLink unrecognised option"):
         nvjitlink.link(linker, {}, ["-no-such-option"])
 
@@ -88,8 +96,9 @@ def test_an_unknown_option_is_the_machines_fault(compiler: nvrtc.Nvrtc, linker: 
 def test_linked_code_is_that_of_one_file(compiler: nvrtc.Nvrtc, linker: nvjitlink.NvJitLink) -> None:
     body = "{ return fmaf(x, x, 1.0f); }"
     device = 'extern "C" __device__ float arithmetic(float x) '
-    parts = [nvrtc.compile_lto(compiler, text, "part.cu", OPTIONS)[0] for text in (SKELETON, device + body)]
-    whole, _ = nvrtc.compile_lto(compiler, device + body + SKELETON, "one.cu", OPTIONS)
+    texts = (SKELETON, device + body)
+    parts = [nvrtc.compile_program(compiler, text, "part.cu", OPTIONS).code for text in texts]
+    whole = nvrtc.compile_program(compiler, device + body + SKELETON, "one.cu", OPTIONS).code
     both = dict(zip(("skeleton", "arithmetic"), parts, strict=True))
     apart, said = nvjitlink.link(linker, both, (*LINK, "-Xptxas=-v"))
     together, _ = nvjitlink.link(linker, {"one": whole}, LINK)
@@ -99,7 +108,7 @@ def test_linked_code_is_that_of_one_file(compiler: nvrtc.Nvrtc, linker: nvjitlin
 
 
 def test_a_missing_part_is_named(compiler: nvrtc.Nvrtc, linker: nvjitlink.NvJitLink) -> None:
-    part, _ = nvrtc.compile_lto(compiler, SKELETON, "part.cu", OPTIONS)
+    part = nvrtc.compile_program(compiler, SKELETON, "part.cu", OPTIONS).code
     with pytest.raises(nvjitlink.LinkRefused, match="'arithmetic'"):
         nvjitlink.link(linker, {"skeleton": part}, LINK)
 

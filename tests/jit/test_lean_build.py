@@ -24,7 +24,7 @@ from ucutlass.emit.parts import Lean, NotServed
 from ucutlass.kernels.arithmetic import Arithmetic, Compute
 from ucutlass.kernels.gemm.plan import GemmPlan, Sm90Schedule
 from ucutlass.runtime import errors, process
-from ucutlass.runtime.build import BUILDERS, Artifact, make
+from ucutlass.runtime.build import BUILDERS, DIVIDED, Artifact, make
 from ucutlass.runtime.cache import Cache, CacheEntry
 from ucutlass.runtime.jit import device_compile, link, nvjitlink, nvrtc
 from ucutlass.runtime.jit import nvrtc_build as lean_parts
@@ -262,11 +262,14 @@ def test_auto_is_nvrtc_where_it_serves_else_nvcc(
     assert backend.recipe_of(emit(plan, ""), plan, path, cache).key == recipe.key
 
 
-@pytest.mark.parametrize("make_plan", [half, sm80])
-def test_nvrtc_by_its_name_is_no_other_path(
-    make_plan: Callable[[], GemmPlan], tools: Toolchain, cache: Cache
-) -> None:
-    plan = make_plan()
+def test_nvrtc_by_its_name_builds_kernels_of_one_file_too(tools: Toolchain, cache: Cache) -> None:
+    plan = sm80()
+    recipe = backend.recipe_of(emit(plan, ""), plan, "nvrtc", cache)
+    assert recipe.builder == DIVIDED and backend.BUILD_PATH_OF[DIVIDED] == "nvrtc"
+
+
+def test_nvrtc_by_its_name_is_no_other_path(tools: Toolchain, cache: Cache) -> None:
+    plan = half()
     with pytest.raises(NotServed):
         backend.recipe_of(emit(plan, ""), plan, "nvrtc", cache)
 

@@ -1,0 +1,113 @@
+"""Wall seconds of `ucc tune` on a new program, beside torch.compile's max-autotune.
+
+    python -m benchmarks.tuning_wall --out FILE [--seed N] [--drawn 4] [--kind bf16] [--builds 8]
+
+Claim: a tuned kernel takes no longer to find than torch.compile's first call takes. The seed draws products as for
+`benchmarks.first_choice`. Each side is a process of its own with empty caches, clocked from its start to its end, imports and CUDA
+contexts included; which goes first takes turns. Run it on an idle machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import astuple
+from pathlib import Path
+
+import torch
+
+from benchmarks import harness
+from benchmarks.first_choice import Problem, drawn, rival_of
+from benchmarks.harness import Row
+from ucutlass import frontend
+from ucutlass.files import put
+from ucutlass.runtime.inputs import generate
+from ucutlass.runtime.switches import CACHE_DIR, DATA_DIR
+
+LIMIT_SECONDS = 400.0
+"""What either of the two may take."""
+
+
+def row(problem: Problem, builds: int, torch_first: bool) -> Row:
+    """`ours` and `compile` in seconds of whole processes; `ratio` is the first's share of the second."""
+    with tempfile.TemporaryDirectory(prefix="ucutlass-wall-") as name:
+        folder = Path(name)
+        text = folder / "kernel.ucu"
+        put(text, f"{problem.text}\n")
+        sizes = ",".join(f"{dimension}={extent}" for dimension, extent in problem.sizes.items())
+        tune = ("ucutlass.cli", "tune", str(text), "-s", sizes, "--json", "--builds", str(builds))
+        call = (
+            "benchmarks.tuning_wall",
+            "--call",
+            json.dumps(astuple(problem)),
+            "--out",
+            str(folder / "unused"),
+        )
+        caches = {CACHE_DIR: folder / "kernels", DATA_DIR: folder / "data"}
+        torch_caches = {"TORCHINDUCTOR_CACHE_DIR": folder / "inductor", "TRITON_CACHE_DIR": folder / "triton"}
+        seconds: dict[str, float] = {}
+        for side in ("compile", "ours") if torch_first else ("ours", "compile"):
+            command, environ = (tune, caches) if side == "ours" else (call, torch_caches)
+            seconds[side] = clocked(command, environ)
+    ratio = seconds["ours"] / seconds["compile"]
+    return {"name": problem.name, "ok": True, **seconds, "ratio": ratio, "torch_first": torch_first}
+
+
+def clocked(command: tuple[str, ...], environ: Mapping[str, Path]) -> float:
+    """Raises CalledProcessError and TimeoutExpired."""
+    start = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-m", *command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+        env=os.environ | {name: str(path) for name, path in environ.items()},
+        timeout=LIMIT_SECONDS,
+    )
+    return time.monotonic() - start
+
+
+def call_compiled(problem: Problem) -> None:
+    """The other side's process: one call of torch's product through torch.compile."""
+    program = frontend.kernel(frontend.read_text(problem.text))
+    operands = generate(program, problem.sizes, "normal", seed=0, device="cuda", generator_device="cuda")
+    product = rival_of(problem, [operands])
+    torch.compile(lambda: product(0), mode="max-autotune-no-cudagraphs", dynamic=False)()
+    torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = harness.parser_of(__doc__, drawn=4)
+    parser.add_argument(
+        "--kind", default="bf16", help="of the products, as `benchmarks.first_choice` has them"
+    )
+    parser.add_argument("--builds", type=int, default=8, help="of a search")
+    parser.add_argument("--call", default="", help="of the other side's process")
+    options = parser.parse_args()
+    if options.call:
+        return call_compiled(Problem(*json.loads(options.call)))
+    problems = drawn(options.drawn, options.seed, [options.kind])
+    rows: list[Row] = []
+    for number, problem in enumerate(harness.selected(problems, options, lambda one: one.name)):
+        try:
+            rows.append(row(problem, options.builds, number % 2 == 1))
+            last = rows[-1]
+            print(
+                f"{problem.name:34} ours {last['ours']:.1f} s  compile {last['compile']:.1f} s  {last['ratio']:.2f}"
+            )
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as failed:
+            words = str(getattr(failed, "stderr", b"") or failed)[-800:]
+            rows.append({"name": problem.name, "ok": False, "error": type(failed).__name__, "detail": words})
+        harness.write(options.out, {"machine": harness.machine(), "builds": options.builds, "rows": rows})
+    ratios = [one["ratio"] for one in rows if one["ok"]]
+    print("\n".join([*harness.means({"ours of compile": ratios}), *harness.lost_lines(rows, {})]))
+    sys.exit(any(not one["ok"] for one in rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Kernels of one file that NVRTC and the host's compiler build side by side."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.emit.divided_kernels import KERNELS, source
+from ucutlass.backend import toolchain
+from ucutlass.emit.division import divide
+from ucutlass.runtime.build import DIVIDED, Artifact, make
+from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.errors import BuildError
+from ucutlass.runtime.jit import divided_build
+from ucutlass.runtime.jit.link import IMAGE
+from ucutlass.runtime.library import load_entry
+
+QUICK = ("convolution by wgmma", "depthwise")
+"""Two of KERNELS; the others are slow."""
+
+
+def built(name: str, cache: Cache) -> Artifact:
+    kernel = source(name)
+    return make(divided_build.recipe(kernel, divide(kernel), toolchain()), cache)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in KERNELS]
+)
+def test_a_library_has_the_entry_and_every_kernel(name: str, cache: Cache) -> None:
+    """The entry answers what needs no GPU, and the names that it registers are those of the image."""
+    artifact = built(name, cache)
+    assert artifact.builder == DIVIDED and artifact.seconds > 0
+    image = (artifact.folder / IMAGE).read_bytes()
+    library = artifact.library.read_bytes()
+    registered = set(re.findall(rb"\0(_Z\w+_kernel\w+)", library)) & set(
+        re.findall(rb"\.text\.(_Z\w+)\0", image)
+    )
+    assert len(registered) >= len(divide(source(name)).kernels)
+    assert {usage.kernel for usage in artifact.report.usage} >= {kernel.decode() for kernel in registered}
+    entry = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 7)(
+        load_entry(artifact.library, artifact.entry).address
+    )
+    size = ctypes.c_uint64(1)
+    assert (
+        entry(
+            (ctypes.c_void_p * 8)(),
+            (ctypes.c_int64 * 16)(),
+            None,
+            (ctypes.c_int64 * 8)(),
+            None,
+            ctypes.byref(size),
+            None,
+        )
+        == 1
+    )
+
+
+def test_an_artifact_keeps_its_sides_and_no_objects(cache: Cache) -> None:
+    names = {path.name for path in built(QUICK[0], cache).folder.iterdir()}
+    assert names == {
+        "build.json",
+        "build.log",
+        "device.cu",
+        "divided_host.h",
+        "host.cpp",
+        IMAGE,
+        "kernel.so",
+        "source.cu",
+    }
+
+
+@pytest.mark.parametrize(("side", "file"), [("device", "device.cu"), ("host", "host.cpp")])
+def test_a_side_that_is_refused_is_kept_with_the_errors(side: str, file: str, cache: Cache) -> None:
+    kernel = source(QUICK[1])
+    sides = divide(kernel)
+    wrong = replace(sides, **{side: getattr(sides, side) + "int f() { return gone; }\n"})
+    with pytest.raises(BuildError, match="gone") as refused:
+        make(divided_build.recipe(kernel, wrong, toolchain()), cache)
+    assert refused.value.source.name == file and refused.value.source.is_file()
+    assert "gone" in refused.value.log.read_text()
+
+
+def test_parameters_of_two_layouts_are_refused(cache: Cache) -> None:
+    kernel = source(QUICK[1])
+    sides = divide(kernel)
+    other = replace(sides, host=sides.host.replace("struct Params {", "struct Params { int64_t more;"))
+    with pytest.raises(BuildError, match=r"parameters take \(\d+,\) bytes for the host's compiler"):
+        make(divided_build.recipe(kernel, other, toolchain()), cache)
+
+
+def test_a_change_of_a_side_or_of_its_header_is_another_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = source(QUICK[1])
+    sides = divide(kernel)
+    keys = {divided_build.recipe(kernel, sides, toolchain()).key}
+    keys |= {
+        divided_build.recipe(kernel, replace(sides, **{side: ""}), toolchain()).key
+        for side in ("device", "host")
+    }
+    for name in (divided_build.DEVICE_HEADER, divided_build.HOST_HEADER):
+        (tmp_path / name).write_text("//")
+    monkeypatch.setattr(divided_build, "NATIVE", tmp_path)
+    keys.add(divided_build.recipe(kernel, sides, toolchain()).key)
+    assert len(keys) == 4
