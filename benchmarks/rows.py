@@ -1,9 +1,10 @@
 """Norms, softmax and cross entropy over drawn rows of 256 to 256k elements, against the copy, eager and torch.compile.
 
     python -m benchmarks.rows --out rows.json [--drawn N] [--seed N] [--only NAME,..] [--schedule TEXT]... [--no-compile]
+        [--quack]
 
 Claim: a row of any length and type is reduced at the speed of the copy, and no slower than eager PyTorch and
-torch.compile. A problem's name says all of it, as in "softmax bf16 512x131072"; `--only` takes names that were not
+torch.compile, and, with `--quack`, than quack (`benchmarks.quack_launches` says how to install it). A problem's name says all of it, as in "softmax bf16 512x131072"; `--only` takes names that were not
 drawn too. Each `--schedule`, such as "stages 4  cluster 1x4", is timed in turns with the planner's own choice.
 `python -m benchmarks.memory_bound` explains `of_copy`.
 """
@@ -24,6 +25,7 @@ from benchmarks import harness
 from benchmarks.harness import Item, Row
 from benchmarks.memory_bound import COPIED
 from benchmarks.memory_cases import Problem
+from benchmarks.quack_launches import launch_of
 from ucutlass import ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.runtime.launch_spec import dtype_of
@@ -34,6 +36,8 @@ ELEMENTS = ("bf16", "f32", "f16")
 SHORTEST, LONGEST = 2**8, 2**18
 CHANNELS = 8
 """Of a group, which are normed together."""
+
+RIVALS = ("eager", "compile", "quack")
 
 BYTES = 2**28
 """What the operand of a drawn problem has."""
@@ -144,9 +148,20 @@ def row(item: Item) -> Row:
     if item["compile"]:
         fast = harness.compiled(problem.eager, *args)
         candidates["compile"] = lambda _: fast(*args)
+    theirs = torch.empty_like(outs["ours"])
+    rival = launch_of(item["name"].split()[0], args, theirs) if item["quack"] else None
+    if rival is not None:
+        try:
+            rival()
+        except RuntimeError as error:  # some of its kernels do not launch
+            refused["quack"], rival = str(error)[:300], None
+    if rival is not None:
+        launch = rival
+        worst["quack"] = float((theirs.float() - outs["ours"].float()).abs().max())
+        candidates["quack"] = lambda _: launch()
     times = compare(candidates, 1)
     rate = 2 * COPIED / min(times["copy"].median, times["negate"].median)
-    best = min(t.median for name, t in times.items() if name in ("eager", "compile"))
+    best = min(t.median for name, t in times.items() if name in RIVALS)
     return {
         "bytes": bytes_,
         "worst": worst,
@@ -156,6 +171,7 @@ def row(item: Item) -> Row:
         "copy_bandwidth": rate * 1e-6,
         "of_copy": {label: bytes_ / times[label].median / rate for label in kernels},
         "over_best": {label: best / times[label].median for label in kernels},
+        "over_quack": times["quack"].median / times["ours"].median if rival is not None else None,
         **harness.summary_of(times),
     }
 
@@ -169,6 +185,7 @@ def main() -> None:
     parser.add_argument(
         "--schedule", action="append", default=[], metavar="TEXT", help="timed beside the own one"
     )
+    parser.add_argument("--quack", action="store_true", help="time quack's kernels too")
     options = parser.parse_args()
     names = _names(options)
     _prebuild(names, options.schedule)
@@ -179,7 +196,7 @@ def main() -> None:
         _lines,
         _groups,
         row_seconds=ROW_SECONDS,
-        more={name: {"schedules": options.schedule} for name in names},
+        more={name: {"schedules": options.schedule, "quack": options.quack} for name in names},
     )
 
 
@@ -206,7 +223,7 @@ def _lines(r: Row) -> str:
     lines = [f"{r['name']}: scale {r['scale']:.2g}, spread {r['spread']:.3f}  {r['schedule']}"]
     for label, us in r["microseconds"].items():
         ratios = ""
-        if label in r["worst"]:
+        if label in r["of_copy"]:
             ratios = f"of copy {r['of_copy'][label]:.3f}, over best {r['over_best'][label]:.3f}"
             ratios += f", off by {r['worst'][label]:.2g}"
         lines.append(f"    {label:40} {us:9.1f} us  {ratios}")
@@ -216,7 +233,8 @@ def _lines(r: Row) -> str:
 def _groups(rows: list[Row]) -> dict[str, list[float]]:
     return {
         "of copy": [r["of_copy"]["ours"] for r in rows],
-        "over the best of eager and torch.compile": [r["over_best"]["ours"] for r in rows],
+        "over the best of eager, torch.compile and quack": [r["over_best"]["ours"] for r in rows],
+        "over quack": [r["over_quack"] for r in rows if r["over_quack"] is not None],
     }
 
 

@@ -15,11 +15,12 @@ from ucutlass.shapes import complete
     [
         ("f32", 262144, "shared", 16, 16),
         ("f32", 393216, "registers", 8, 12),
-        ("f32", 393220, "registers", 1, 8),
+        ("f32", 393220, "shared", 16, 13),
         ("f32", 393218, "registers", 8, 12),
         ("bf16", 524288, "shared", 8, 16),
-        ("bf16", 786432, "registers", 1, 8),
-        ("bf16", 786436, "registers", 1, 8),
+        ("bf16", 786432, "shared", 16, 12),
+        ("bf16", 786436, "shared", 16, 12),
+        ("bf16", 1_310_720, "registers", 1, 8),
         ("bf16", 4_000_000, "reread", 1, 4),
     ],
 )

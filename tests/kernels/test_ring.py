@@ -71,9 +71,9 @@ def schedule(program: str, fields: str = "", **sizes: int) -> ReductionSchedule:
 @pytest.mark.parametrize(
     ("program", "sizes", "expected"),
     [
-        (ENTROPY, {"T": 512, "D": 131072}, (256, 8, 1, 8)),
-        (ENTROPY, {"T": 512, "D": 100_008}, (512, 4, 1, 8)),
-        (ENTROPY, {"T": 512, "D": 262144}, (512, 8, 1, 12)),
+        (ENTROPY, {"T": 256, "D": 131072}, (256, 8, 1, 8)),
+        (ENTROPY, {"T": 256, "D": 100_008}, (512, 4, 1, 8)),
+        (ENTROPY, {"T": 256, "D": 262144}, (512, 8, 1, 12)),
         (ENTROPY.replace("bf16", "f32"), {"T": 256, "D": 262144}, (512, 8, 1, 12)),
         (GROUP_NORM, {"T": 64, "C": 4, "P": 262144}, (1024, 1, 32, 8)),
     ],
@@ -87,11 +87,31 @@ def test_rows_that_pass_through_a_ring(
 
 
 @pytest.mark.parametrize(
+    ("elem", "columns", "chosen"),
+    [
+        ("bf16", 131072, (512, "reread", 4)),
+        ("f32", 99_000, (512, "reread", 4)),
+        ("bf16", 40_001, (256, "reread", 4)),
+        ("bf16", 15_001, (512, "registers", 4)),
+        ("f32", 20_000, (1024, "registers", 5)),
+    ],
+)
+def test_rows_of_one_value_that_a_block_holds_ill_stream_through_it(
+    elem: str, columns: int, chosen: tuple[int, str, int]
+) -> None:
+    own = schedule(ENTROPY.replace("bf16", elem), T=512, D=columns)
+    assert (own.threads, own.keep, own.items) == chosen
+    assert (own.cluster, own.splits, own.stages) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
     ("program", "sizes", "cluster"),
     [
         (SOFTMAX, {"T": 1024, "D": 65536}, 1),
         (SOFTMAX, {"T": 1342, "D": 100_008}, 2),
         (SOFTMAX, {"T": 512, "D": 131072}, 8),
+        (SOFTMAX, {"T": 512, "D": 800_000}, 16),
+        (GROUP_NORM, {"T": 128, "C": 4, "P": 131072}, 16),
         (LAYER_NORM, {"T": 1860, "D": 72_142}, 4),
         (LAYER_NORM, {"T": 670, "D": 200_192}, 16),
         (LAYER_NORM.replace("bf16", "f32"), {"T": 300, "D": 223_456}, 16),

@@ -112,8 +112,15 @@ SHORTEST_HELD = 7 * 2**14
 last are not full they hold it well: a softmax of 60,000 bf16 takes 218 us in shared memory on an H100 and 189 in
 registers, one of 42,028 206 and 193, a layer norm of 50,048 198 and 202."""
 
-LONGEST_HELD = 2**20
-"""Bytes of the longest row that was timed there."""
+LONGEST_HELD, LONGEST_ALONE = 2**20, 2**21
+"""Bytes of the longest row that lies there where registers would hold it too, and of the longest of all: on an H200 a softmax
+of 400,000 f32 takes 139 us so and 203 where blocks of the whole grid meet, a group norm of 2 MB 165 and 194, but a layer
+norm of 524,288 f32 252, and 211 by reading rows again."""
+
+STREAMED_THREADS, STRADDLED_THREADS, STREAMED_ITEMS = 512, 256, 4
+"""Threads of a row that one pass reduces to a value, those where vectors do not divide it, and vectors that each has in
+flight: a cross entropy of rows of 131,072 bf16 takes 99 us so on an H200 and 186 by a cluster with a ring; one of 99,000
+f32 108 and 194; one of 40,001 bf16 78 and 113 by the registers of 1024 threads."""
 
 MEETING = (MOST_THREADS, 8)
 """Threads of a block and lines of the ring of rows that blocks of the whole grid share: a group norm of 64 groups of 4 MB
@@ -413,6 +420,8 @@ def _across(
     vectors = extent.columns // vector
     held = kept_bytes(problem, vector)
     scans = any(isinstance(i, RowScan) for i in problem.instructions)
+    if (streamed := _streamed(problem, extent, vector, device, straddle)) is not None:
+        return streamed
     if (held_row := _held(problem, extent, vector, arch, device, straddle)) is not None:
         return held_row
     if (ring := _ring(problem, extent, vector, arch, device, straddle)) is not None:
@@ -432,6 +441,8 @@ def _across(
             threads = _row_threads(vectors, held)
         items = math.ceil(share / threads)
         return ReductionSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
+    if (alone := _held_alone(problem, extent, vector, arch, device, straddle)) is not None:
+        return alone
     if (meeting := _meeting(problem, extent, vector, arch, device, straddle)) is not None:
         return meeting
     # Element by element one pass takes 1.1 times as long as two on an H200 (`benchmarks.memory_bound`).
@@ -460,6 +471,23 @@ def _row_threads(vectors: int, held: int) -> int:
     return min(fits or counts[-1:], key=lambda n: n * (math.ceil(vectors / n) + ROW_OVERHEAD))
 
 
+def _streamed(
+    problem: ReductionProblem, extent: Extent, vector: int, device: Device, straddle: bool
+) -> ReductionSchedule | None:
+    """Rows of which one pass leaves a value, so that nothing of them is kept: parts of them follow one another through a
+    block's registers. None for shorter rows than a block holds, and for so few that SMs would have none."""
+    if _picks(problem) or scans_of(problem) or phases(problem) != 1 or len(kept(problem)) != 1:
+        return None
+    if any(o.whole for o in problem.outputs) or extent.rows < 2 * device.sms:
+        return None
+    vectors = extent.columns // vector
+    threads = STRADDLED_THREADS if straddle else STREAMED_THREADS
+    least = 2 * threads * STREAMED_ITEMS if straddle else MOST_THREADS * HELD // kept_bytes(problem, vector)
+    if vectors <= least:
+        return None
+    return ReductionSchedule(vector, threads, 1, STREAMED_ITEMS, "reread")
+
+
 def _held(
     problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device, straddle: bool
 ) -> ReductionSchedule | None:
@@ -475,6 +503,27 @@ def _held(
     vectors, words = extent.columns // vector, all(load.elem.bytes >= WORD for load in loads)
     shortest = MOST_THREADS * HELD if words or vectors % MOST_THREADS else SHORTEST_HELD
     if not shortest < vectors * kept_bytes(problem, vector) <= LONGEST_HELD:
+        return None
+    return held_schedule(problem, extent, vectors, vector, arch, device, straddle)
+
+
+def _held_alone(
+    problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device, straddle: bool
+) -> ReductionSchedule | None:
+    """Rows that no cluster's registers hold, in the shared memory of one. None where all rows share what is as long."""
+    loads = kept(problem)
+    if (
+        _picks(problem)
+        or scans_of(problem)
+        or applied_values(problem)
+        or phases(problem) == 0
+        or len(loads) != 1
+    ):
+        return None
+    if any(contiguous_along(load.axes, problem.vector) for load in problem.loads if load not in loads):
+        return None
+    vectors = extent.columns // vector
+    if vectors * kept_bytes(problem, vector) > LONGEST_ALONE or not any(o.whole for o in problem.outputs):
         return None
     return held_schedule(problem, extent, vectors, vector, arch, device, straddle)
 
