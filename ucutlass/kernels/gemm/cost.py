@@ -159,7 +159,7 @@ _DIGITS = 10
 
 
 _MOST_REMEMBERED = 4096
-"""Problems whose epilogues a process remembers: the candidates of a plan share them."""
+"""Problems of which a process remembers what the candidates of a plan share."""
 
 
 def estimate(c: GemmCandidate, device: Device, constants: Constants = DEFAULT) -> Estimate:
@@ -196,7 +196,7 @@ def tile_grid(
 def dram_bytes(c: GemmCandidate, device: Device, slots: int, tiles: int, k: Constants) -> float:
     """Bytes from and to DRAM: operands that L2 cannot hold are read again by every wave."""
     parts_a, parts_b = _parts(c)
-    a, b = (tensor_bytes(t, c.problem, c.sizes) for t in (c.problem.a, c.problem.b))
+    a, b = _operand_bytes(c.problem, c.sizes)
     operands, others = a * parts_a + b * parts_b, c.shape.epilogue_bytes
     per_batch = operands / c.shape.batch
     match c.schedule:
@@ -212,6 +212,11 @@ def dram_bytes(c: GemmCandidate, device: Device, slots: int, tiles: int, k: Cons
     item = c.problem.a.elem.bytes
     again = tiles / slots * (rows * tile[0] * parts_a + columns * tile[1] * parts_b) * c.shape.k * item
     return max(float(operands), again) + others
+
+
+@lru_cache(_MOST_REMEMBERED)
+def _operand_bytes(problem: GemmProblem, sizes: tuple[int, ...]) -> tuple[int, int]:
+    return tensor_bytes(problem.a, problem, sizes), tensor_bytes(problem.b, problem, sizes)
 
 
 def epilogue_cycles(c: GemmCandidate, elements: int, k: Constants) -> float:

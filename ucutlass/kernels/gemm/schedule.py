@@ -4,6 +4,7 @@ schedule again. The rules judge candidates."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 from ucutlass.ir.hardware import ARCHES, Arch, Device
@@ -27,6 +28,9 @@ from ucutlass.kernels.gemm.variants import BY_WORD
 from ucutlass.kernels.planned import Planned
 
 Swap: TypeAlias = Literal["no", "yes"]
+
+_MOST_REMEMBERED = 4096
+"""Problems whose transposes a process remembers."""
 
 MOST_STAGES = 12
 """More stages than this hide nothing: 12 x 16 KiB cover DRAM's latency several times."""
@@ -172,14 +176,21 @@ class PlanningCase:
 
 def case_of(problem: GemmProblem, sizes: tuple[int, ...], arch: Arch, device: Device) -> PlanningCase:
     """The case; `sizes` has the extent of every dimension by position."""
-    transposed = transpose(problem)
+    written, transposed = _sides(problem)
     return PlanningCase(
         arch,
         device,
         sizes,
-        Orientation(problem, shape_of(problem, sizes), False),
+        Orientation(written, shape_of(written, sizes), False),
         Orientation(transposed, shape_of(transposed, sizes), True),
     )
+
+
+@lru_cache(_MOST_REMEMBERED)
+def _sides(problem: GemmProblem) -> tuple[GemmProblem, GemmProblem]:
+    """Returns a problem and its transpose, the same two for equal problems: what is remembered of them is then found
+    without comparing them in depth."""
+    return problem, transpose(problem)
 
 
 def build(case: PlanningCase, request: PartialSchedule) -> GemmCandidate:
