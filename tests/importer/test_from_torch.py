@@ -31,10 +31,10 @@ class Function(nn.Module):
 
 
 class Gated(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int = 16, inner: int = 32) -> None:
         super().__init__()
-        self.gate, self.up = nn.Linear(16, 32, bias=False), nn.Linear(16, 32, bias=False)
-        self.down = nn.Linear(32, 16, bias=False)
+        self.gate, self.up = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
@@ -107,6 +107,15 @@ def test_a_module_is_written_as_a_person_would(name: str) -> None:
     dtype = next((p.dtype for p in module.parameters()), torch.float32)
     program = from_torch(module, *(torch.randn(shape, dtype=dtype) for shape in shapes))
     assert program.text.strip() == dedent(text).strip()
+
+
+@pytest.mark.parametrize(("element", "products"), [(torch.float32, [1, 1, 1]), (torch.bfloat16, [2, 1])])
+def test_products_side_by_side_are_one_kernel_where_that_is_quicker(
+    element: torch.dtype, products: list[int]
+) -> None:
+    program = from_torch(Gated(512, 1408).to(element), torch.randn(512, 512, dtype=element))
+    lines = [line.count("dot[") for line in program.text.splitlines()]
+    assert [count for count in lines if count] == products
 
 
 def test_half_precision_attention_is_one_kernel() -> None:

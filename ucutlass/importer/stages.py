@@ -40,6 +40,10 @@ SLACK = 0.05
 """Share of the time of stages that estimates must differ by to decide against the rule: cost models are not
 more exact, and two imports at different extents should agree."""
 
+SLACK_OF_DOTS = 0.5
+"""The same for products side by side, as of a gated pair, in one kernel: its family has wgmma for 16 bits alone, and in
+f32 takes up to 25 times as long."""
+
 _REPEATABLE = frozenset({"index", "constant", "pointwise", "reduction"})
 """Kinds of computations that several stages may each do."""
 
@@ -321,9 +325,10 @@ class _Cutter:
         merged = self.regions[reader].union(*(self.regions[p] for p in producers))
         if isinstance(self.stage(merged, reader), str):
             return False
-        if self._doubtful(producers, reader):
+        beside = self._beside(producers, reader)
+        if beside or self._doubtful(producers, reader):
             apart = [self._seconds(self.regions[r], r) for r in (*producers, reader)]
-            if not pays(apart, [self._seconds(merged, reader)], -SLACK):
+            if not pays(apart, [self._seconds(merged, reader)], -SLACK_OF_DOTS if beside else -SLACK):
                 return False
         for producer in producers:
             self._take(producer)
@@ -344,6 +349,13 @@ class _Cutter:
         behind = {n for n in self.regions[reader] if self.nodes[n].kind not in ("view", "constant")}
         reduces = any(self.nodes[n].kind == "reduction" for n in behind)
         return bool(dots) and (reduces or len(behind) > LARGE_EPILOGUE)
+
+    def _beside(self, producers: Sequence[str], reader: str) -> bool:
+        """Returns whether both have dots of which none of the reader's reads what the producers give, as those of
+        attention do."""
+        dots = [n for n in self.regions[reader] if self.nodes[n].kind == "dot"]
+        read = {value for dot in dots for value in self._values(dot)}
+        return bool(dots) and any(map(self._holds_dot, producers)) and read.isdisjoint(producers)
 
     def _repeats(self, producers: Sequence[str], reader: str) -> bool:
         """Returns whether a stage has more elements than a reduction that it would take in."""
