@@ -76,15 +76,27 @@ def _vector_dim(pattern: ReductionPattern, tensors: tuple[Operand, ...], at: Siz
     """The name along which most bytes lie side by side; results weigh more among equals. Where windows are
     reduced further, one that moves a window along the innermost axis counts as well: neighbours read a few
     elements apart, which caches bring together."""
-    moving = _movers(pattern) if pattern.columns else {}
+    moving, single = _movers(pattern) if pattern.columns else {}, _read_at_one_place(pattern)
     weights: dict[str, tuple[int, int]] = {}
     for t in tensors:
         name = moving.get(t.order[-1], t.order[-1]) if t.order else None
         if name is not None and name in {*pattern.rows, *pattern.columns}:
-            size = at.number(at.product(t.order)) * t.elem.bytes
+            size = at.number(at.product(tuple(d for d in t.order if d not in single))) * t.elem.bytes
             have = weights.get(name, (0, 0))
             weights[name] = (have[0] + size, t.pointer)
     return max(weights, key=lambda d: weights[d], default=None)
+
+
+def _read_at_one_place(pattern: ReductionPattern) -> frozenset[str]:
+    """The axes of which a launch reads one place alone: a number, or what a parameter says."""
+    places: set[str] = set()
+    for node in upwards(*(r.value for r in pattern.kernel.results)):
+        match node:
+            case ir.Gather(dim=dim, ids=ids) if not ids.dims:
+                places.add(dim)
+            case ir.Read(positions=positions):
+                places.update(p.dim for p in positions if not p.at.terms)
+    return frozenset(places - {*pattern.rows, *pattern.columns})
 
 
 def _movers(pattern: ReductionPattern) -> dict[str, str]:
