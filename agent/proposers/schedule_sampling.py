@@ -110,6 +110,13 @@ def nominate_uniformly(
     return chance.sample(left, min(count, len(left)))
 
 
+def widths(draw: Draw) -> tuple[bool, ...]:
+    """Returns for which values of `free` the spaces of `ucutlass.tune.space.explore` are drawn from, one after the
+    other. What the planner weighs is a thousand kernels in half a second, of which the ranking draws the first; the
+    widest space of a GEMM takes ten seconds, and waits until these were tried."""
+    return (True,) if draw is nominate_uniformly else (False, True)
+
+
 def _weight(space: ScheduleSpace, at: int, ratio: float, parent: int | None) -> float:
     near = parent is not None and neighbours(space.groups[parent].request, space.groups[at].request)
     # The floor keeps kernels that the model thinks hopeless from being out of reach of every seed.
