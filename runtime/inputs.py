@@ -420,8 +420,8 @@ def _exact(kind: TensorType, role: ArgumentRole, draw: _Draw) -> Tensor:
 
 def _whole_factors(shape: Sequence[int], factors: int, random: torch.Generator) -> Tensor:
     """Returns 1 and -1, and 2 and -2 for some eight of so many factors: no product is rounded."""
-    drawn = uniform_integers(0, 2 * factors - 1, tuple(shape), random)
-    return torch.where(drawn // 2 < _TWOS, 2, 1) * (1 - 2 * (drawn % 2))
+    numbers = uniform_integers(0, 2 * factors - 1, tuple(shape), random)
+    return torch.where(numbers // 2 < _TWOS, 2, 1) * (1 - 2 * (numbers % 2))
 
 
 _TWOS = 8

@@ -18,6 +18,7 @@ from ucutlass.agent.proposers.schedule_sampling import (
     PROGRAMS,
     Draw,
     draw_programs,
+    explore,
     nominate,
     nominate_uniformly,
     predicted,
@@ -30,7 +31,7 @@ from ucutlass.ir.hardware import Device
 from ucutlass.kernels.planned import Plan
 from ucutlass.shapes import complete
 from ucutlass.tune.source import ScheduleNotWritten, with_schedule
-from ucutlass.tune.space import ScheduleSpace, explore
+from ucutlass.tune.space import ScheduleSpace
 
 __all__ = ["PROGRAMS", "Draw", "ScheduleProposer", "StageProposer", "rules"]
 
@@ -96,8 +97,8 @@ class ScheduleProposer:
             return None
 
         own = None if here is None else groups.get(here)
-        drawn = draw_programs(self.draw, write, space, measured, own, chance, self.count)
-        return [ProposedProgram(text, predicted(space, at)) for at, text in drawn]
+        choices = draw_programs(self.draw, write, space, measured, own, chance, self.count)
+        return [ProposedProgram(text, predicted(space, at)) for at, text in choices]
 
     def _plan(self, text: str) -> Plan | None:
         """Returns the plan of a candidate; None for a text that is no program."""

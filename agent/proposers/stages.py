@@ -24,6 +24,7 @@ from ucutlass.agent.proposers.schedule_sampling import (
     PROGRAMS,
     Draw,
     draw_programs,
+    explore,
     nominate,
     predicted,
     widths,
@@ -34,7 +35,7 @@ from ucutlass.ir.schedule import show
 from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.tune.policy import GroupTimes
 from ucutlass.tune.source import ScheduleNotWritten, with_stage_schedule
-from ucutlass.tune.space import ScheduleSpace, explore
+from ucutlass.tune.space import ScheduleSpace
 
 QUICKER = 0.99
 """What a stage's kernel must take at most, of the time of the one that stands there, to be put in its place:
