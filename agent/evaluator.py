@@ -69,7 +69,7 @@ Completion = Callable[[BuiltCandidate, ConfirmationSettings, GpuCalls, TimedOutc
 @dataclass(slots=True)
 class GpuEvaluator:
     """Judges candidates of one problem. `how` says how a leader is confirmed; `confirmation` does it, and
-    `completion` compares it with the baselines that take minutes. With
+    `completion` compares it with the baselines that take minutes. Without `confirms` nobody leads. With
     `prepares` what a judgement needs is begun while a candidate is built: processes of a confirmation, the
     reference that it is held against, the audit's probe; `awaits` waits until a program's build has ended that was
     begun elsewhere. After the first verdict `meanwhile` is asked at each step for work, which runs in a thread
@@ -87,6 +87,7 @@ class GpuEvaluator:
     wait: float = 600.0
     confirmation: Confirmation = confirm_candidate
     completion: Completion = complete_comparison
+    confirms: bool = True
     prepares: bool = False
     awaits: Callable[[str], None] = lambda _: None
     meanwhile: Callable[[], Callable[[], None]] | None = None
@@ -128,7 +129,9 @@ class GpuEvaluator:
         if isinstance(outcome, TimedOutcome):
             self._prepare(CONFIRMING_PROCESSES)
         spend = spend_of(start, gpu_calls)
-        return CandidateJudgement(outcome, spend, provisional=isinstance(outcome, TimedOutcome))
+        return CandidateJudgement(
+            outcome, spend, provisional=self.confirms and isinstance(outcome, TimedOutcome)
+        )
 
     def _work_beside(self) -> None:
         if self.meanwhile is None or not self._beside.acquire(blocking=False):
@@ -145,7 +148,7 @@ class GpuEvaluator:
 
     def _prepare(self, count: int) -> None:
         """Has so many processes for a confirmation got ready, those included that wait since before."""
-        for _ in range(count - self._ready if self.prepares else 0):
+        for _ in range(count - self._ready if self.prepares and self.confirms else 0):
             self.engine.submit("prepare_judge", {}, near=self.near)
         self._ready = max(self._ready, count)
 
@@ -272,7 +275,7 @@ class GpuEvaluator:
         first = self.tried(candidate, built, gpu_calls)
         if not isinstance(first, TimedOutcome):
             return first
-        if self.prepares:
+        if self.prepares and self.confirms:
             self._probe(candidate)
         if self.advisor.leaders_only:
             return first

@@ -64,7 +64,8 @@ class Machinery:
     """Holds the machine's part: compilers and GPU behind `engine`, the GPU's facts, what to hold candidates
     against (`baseline`, a name of `ucc bench`), and limits in seconds. `measures`: a proposer that can may
     have programs measured while it answers. `builders` compile what an answer proposes before its turn comes;
-    without, each program is built when it is judged. `counted` is told of those builds. `prepares`: processes of
+    without, each program is built when it is judged. `counted` is told of those builds. `confirms`: who would
+    lead is confirmed at once; without, whoever ran the session confirms what it found. `prepares`: processes of
     confirmations are started ahead; `races`: who would lead is timed in turns with the
     fastest before it is confirmed; `samples`: readings hold candidates against sampled rows. `modules` runs the
     code of problem files. `gpu` is the driver's name of the GPU, for sessions at source level. `compiled` is the
@@ -79,6 +80,7 @@ class Machinery:
     measures: bool = True
     builders: Executor | None = None
     counted: BuildCounter = field(default_factory=BuildCounter)
+    confirms: bool = True
     prepares: bool = False
     races: bool = False
     samples: bool = False
@@ -178,7 +180,7 @@ def proposer_and_evaluator(
         compiled=where.compiled,
     )
     bench = GpuEvaluator(problem, where.engine, how, where.limit, where.wait)
-    bench.prepares = where.prepares
+    bench.confirms, bench.prepares = where.confirms, where.prepares
     bench.samples, bench.modules = where.samples, where.modules
     bench.background = where.background
     bench.races = where.races and settings.objective == "time"  # who is slower may take less energy

@@ -88,8 +88,8 @@ class SourceEvaluator:
             return judged
         start, gpu_calls = time.monotonic(), self._calls()
         outcome = self._judged(text, source, gpu_calls)
-        spend = spend_of(start, gpu_calls)
-        return CandidateJudgement(outcome, spend, provisional=isinstance(outcome, TimedOutcome))
+        provisional = self.texts.confirms and isinstance(outcome, TimedOutcome)
+        return CandidateJudgement(outcome, spend_of(start, gpu_calls), provisional=provisional)
 
     def confirm(self, due: Confirm) -> CandidateJudgement:
         if not due.source:

@@ -121,6 +121,8 @@ def test_a_reading_is_provisional_until_it_is_confirmed() -> None:
     confirmed = live.confirm(Confirm(0, LINEAR, TimedOutcome(2e-5), None))
     assert confirmed.outcome == TimedOutcome(1e-5, 2.0, 1.9, 2.1, records=("a", "b"), first=2e-5)
     assert not confirmed.provisional and not confirmed.incomplete
+    live.confirms = False
+    assert not live.judge(LINEAR).provisional
     wrong = bench([{"seconds": None, "words": "off"}])
     assert isinstance(wrong.key(LINEAR), str) and not wrong.judge(LINEAR).provisional
 

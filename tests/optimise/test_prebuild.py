@@ -17,7 +17,6 @@ from tests.optimise.test_evaluator import H200, LINEAR, Engine, problem, took
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import prebuild as prebuild_module
 from ucutlass.agent.budget import Budget
-from ucutlass.agent.evaluator import GpuEvaluator
 from ucutlass.agent.optimize import Machinery, run_session
 from ucutlass.agent.outcome import RefusedOutcome, TimedOutcome
 from ucutlass.agent.prebuild import BuildCounter, Prebuilder, guess_answer
@@ -104,7 +103,7 @@ def test_a_machine_at_fault_is_said(monkeypatch: pytest.MonkeyPatch, pool: Threa
         prebuilder.wait(LINEAR)
 
 
-def test_a_session_builds_every_program_ahead(
+def test_a_session_builds_every_program_ahead_and_confirms_none(
     monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
 ) -> None:
     built: list[str] = []
@@ -115,8 +114,7 @@ def test_a_session_builds_every_program_ahead(
 
     building(monkeypatch, build)
     counted, journal = BuildCounter(), Mortal()
-    where = Machinery(Engine([took(1e-5)]), H200, "", builders=pool, counted=counted)
-    monkeypatch.setattr(GpuEvaluator, "confirm", lambda _, due: CandidateJudgement(due.first))
+    where = Machinery(Engine([took(1e-5)]), H200, "", builders=pool, counted=counted, confirms=False)
     settings = SessionSettings("flat", budget=Budget(9), stop=StopRule(None, None), keep=6)
     session = open_journal_session(journal, problem_to_json(problem()), settings, bound=0.0, baseline=None)
     state = run_session(session, where, lambda p, d, s: rules(p, d, s, nominate_uniformly, 6))
