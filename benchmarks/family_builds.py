@@ -1,6 +1,6 @@
 """Seconds of a cold build of every kind of kernel, by build path.
 
-    python -m benchmarks.family_builds --out FILE [--rounds 1] [--paths auto,nvcc] [--only NAME,..]
+    python -m benchmarks.family_builds --out FILE [--rounds 1] [--paths auto,nvcc]
 
 Claim: a kernel of every family is built in at most 4 s. Each kernel is built into an empty cache, one after the other, the
 build paths in turns. What a machine's kernels share of the host's side is built before. Nothing is launched; run it on an
@@ -9,7 +9,6 @@ idle machine.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -77,12 +76,9 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    shown = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser = harness.parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--paths", default="auto", help="of auto, nvrtc and nvcc, with commas")
-    parser.add_argument("--only", default="", metavar="NAME,..", help="kernels of these names or beginnings")
     options = parser.parse_args()
     tools = toolchain()
     versions = {"nvcc": tools.nvcc.version, "host": tools.host.version, "cutlass": tools.cutlass.version}

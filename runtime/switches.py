@@ -41,8 +41,8 @@ DESCRIPTIONS: Mapping[str, str] = {
 
 BuildPath: TypeAlias = Literal["nvcc", "nvrtc", "auto"]
 """How a kernel is built. `nvcc` compiles one file. `nvrtc` compiles a kernel of this package's
-own collectives by NVRTC and links the epilogue's arithmetic into it. `auto` is `nvrtc` where that serves a
-plan, else `nvcc`."""
+own collectives by NVRTC and links the epilogue's arithmetic into it, or divides the one file between NVRTC and the host's
+compiler. `auto` is `nvrtc` where that serves a plan, else `nvcc`."""
 
 FORMER_BUILD_PATHS: Mapping[str, BuildPath] = MappingProxyType({"plain": "nvcc", "b": "nvrtc"})
 """Former names of build paths, which records and scripts hold, with what they are called now."""
