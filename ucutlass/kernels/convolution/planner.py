@@ -240,7 +240,7 @@ def _seconds_of_few_channels(algorithm: Algorithm, sizes: tuple[int, ...], devic
     """The price of few channels, with copies."""
     gathered, multistage_ = SHARES.get(algorithm.problem.compute_type.name, SHARE_OF_16_BITS)
     match algorithm.schedule:
-        case Im2colSchedule():
+        case Im2colSchedule(halo=0):
             copies = copies_seconds(algorithm.problem, sizes, device)
             return gathered * (algorithm.seconds - copies) + copies
         case Sm80Schedule():

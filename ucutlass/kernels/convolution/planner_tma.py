@@ -35,6 +35,10 @@ whose windows are gathered as they are."""
 HALF_ROW, SHORT_PART, SHARE_OF_RUNS = 32, 16, 0.9
 """Channels of rows of 64 and 32 bytes in f16 parts; the share of their price at which runs of the former are compared."""
 
+NARROW_RUNS = 32
+"""Columns of a tile up to which rows of 32 bytes are shared at a gain: a layer of 8 to 32 channels with windows of 27 takes
+3.67 ms so on an H200, 3.88 to 4.07 by other tiles and 4.27 by a register's."""
+
 DEPTH_OF_F16 = 64
 """Products of K of a tile of f16 parts: a row of 128 bytes, as all tiles of TMA and wgmma are deep."""
 
@@ -265,13 +269,14 @@ def _fast_runs(
     pattern: ConvolutionPattern, sizes: tuple[int, ...], device: Device, aligned: Aligned
 ) -> Algorithm | str:
     """The kernel whose taps share rows, with tiles for all SMs, and with fewer than 128 columns and rows of more than
-    32 bytes; others took up to 8 % longer than without on an H100."""
+    32 bytes, or few columns; others took up to 8 % longer than without on an H100."""
     runs = by_runs(pattern, sizes, device, aligned)
     if isinstance(runs, str) or not isinstance(runs.schedule, Im2colSchedule):
         return runs
     if tiles_of_runs(runs.problem, runs.schedule, sizes) < device.sms:
         return "tiles that share rows leave SMs idle"
-    if runs.schedule.tile[1] >= 128 or runs.schedule.part <= SHORT_PART:
+    columns = runs.schedule.tile[1]
+    if columns >= 128 or (runs.schedule.part <= SHORT_PART and columns > NARROW_RUNS):
         return "rows are shared at a gain by tiles of fewer than 128 columns, and rows of more than 32 bytes"
     return runs
 
