@@ -33,6 +33,7 @@ from ucutlass.agent.integrity.bundle import (
 from ucutlass.agent.integrity.gather import probe_of
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
+from ucutlass.handoff import program_payload
 from ucutlass.runtime import verify
 from ucutlass.runtime.inputs import Distribution, generate
 from ucutlass.runtime.verify.suite import suite
@@ -162,7 +163,8 @@ def judged_here(job: dict[str, Any], library: str) -> dict[str, Any]:
         cases.append(_case(case.distribution, verdict))
     proof = VerifyEvidence("here", ArtefactDigests("", "", ""), not failures, tuple(cases), tuple(failures))
     why = MissingEvidence("no part of this")
-    answers = probe(task.text, task.name, None, {d: kernel.sizes[d] for d in task.sizes}, 0)
+    program = program_payload(frontend.read_text(task.text, f"{task.name}.ucu"))
+    answers = probe(program, kernel.kernel.name, {d: kernel.sizes[d] for d in task.sizes}, 0)
     bundle = EvidenceBundle(kernel.kernel, None, why, proof, why, why, probe_of(answers), (), (), why, ())
     opinion = audit(bundle, RULES)
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -289,3 +290,9 @@ def test_an_honest_kernel_that_is_not_built_is_unproven(tmp_path: Path) -> None:
     jobs = honest.jobs(1, 0, "cuda")
     (found,) = honest.judge(jobs, {jobs[0].name: "not built: error"}, tmp_path / "rows.jsonl")
     assert (found.verdict, found.words, found.ok) == ("unproven", "not built: error", False)
+
+
+def test_an_honest_kernel_is_judged_so_on_the_host() -> None:
+    (job,) = honest.jobs(1, 0, "cpu")
+    judged = Honest(job.name, **honest.judged_here(asdict(job), ""))
+    assert judged.ok, judged.words
