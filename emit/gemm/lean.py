@@ -50,7 +50,14 @@ from ucutlass.emit.gemm.sm90_epilogue import extent
 from ucutlass.emit.parts import Lean, NotServed
 from ucutlass.ir.elements import F32, TF32
 from ucutlass.kernels.access import Access, Store
-from ucutlass.kernels.gemm.plan import REGISTER_MATHS, GemmPlan, GemmProblem, Sm90Schedule, multipliers
+from ucutlass.kernels.gemm.plan import (
+    F32_CHAIN,
+    REGISTER_MATHS,
+    GemmPlan,
+    GemmProblem,
+    Sm90Schedule,
+    multipliers,
+)
 from ucutlass.kernels.gemm.smem import SHARED_BYTES, SPLIT_BUFFERS, lean_epilogue
 
 _SCHEDULER_BYTES: Mapping[str, int] = MappingProxyType({"persistent": 120, "stream_k": 280, "cluster_k": 120})
@@ -89,6 +96,9 @@ class LeanLayout:
     big_instructions: tuple[Instruction, ...]
     cross_instructions: tuple[Instruction, ...]
     chains: tuple[Chain, ...]
+    chain: int
+    k_chains: int
+    chain_steps: tuple[int, int] | None
     promotion: int
     parts: int
     part_step: int
@@ -311,6 +321,9 @@ def _layout(
     promoted = promotion(multiplied_problem, schedule)
     count = parts(schedule, promoted, registers)
     columns = tile_n // count
+    steps = len(a.instruction_steps)
+    k_chains = steps // F32_CHAIN if (in_parts or in_registers) and steps % F32_CHAIN == 0 else 1
+    halved = in_parts and k_chains > 1
     return LeanLayout(
         a=a,
         b=b,
@@ -332,10 +345,13 @@ def _layout(
         constraint="r" if accumulate == "s32" else "f",
         instructions=()
         if in_registers or through_registers
-        else tuple(instructions(a, b, atoms, columns, terms)),
+        else tuple(instructions(a, b, atoms, columns, terms, slice(steps // k_chains))),
         big_instructions=tuple(instructions(a, b, atoms, columns)) if in_parts else (),
         cross_instructions=tuple(instructions(a, b, atoms, columns, CROSS)) if in_parts or in_f16 else (),
         chains=tuple(chains(a, b, atoms, columns)) if in_f16 else (),
+        chain=steps // k_chains,
+        k_chains=k_chains,
+        chain_steps=(a.instruction_steps[F32_CHAIN], b.instruction_steps[F32_CHAIN]) if halved else None,
         promotion=promoted,
         parts=count,
         part_step=part_step(b, columns),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.gemm.problems import gemm
 from ucutlass import frontend
+from ucutlass.backend import source_of
 from ucutlass.emit.gemm import gemv
 from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm90 as gemm_sm90
@@ -531,3 +532,27 @@ def test_products_are_turned_where_tiles_fit_the_rows_better(
     extents = complete(kernel, dict(zip("MNK", sizes, strict=True)))
     request = frontend.plan_kernel(checked, kernel, extents, "sm90a").planned.request
     assert (request.swap, request.tile and request.tile[:2]) == ("yes", (128, 112))
+
+
+@pytest.mark.parametrize(("k", "least"), [(16384, 3), (65536, 6)])
+def test_long_sums_of_f32_are_divided(k: int, least: int) -> None:
+    checked = frontend.read_text("kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return dot[K](x, w) }")
+    kernel = frontend.kernel(checked)
+    sizes = complete(kernel, {"M": 1536, "N": 1024, "K": k})
+    request = frontend.plan_kernel(checked, kernel, sizes, "sm90a").planned.request
+    assert request.split_k is not None and request.split_k != "stream" and request.split_k >= least
+
+
+@pytest.mark.parametrize(
+    ("math", "depth", "chains"), [("tf32x3_rs", 64, 2), ("tf32x3_rs", 32, 1), ("tf32x3_fused", 64, 2)]
+)
+def test_sums_of_f32_join_registers_after_32_of_k(math: str, depth: int, chains: int) -> None:
+    text = (
+        "kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return dot[K](x, w) "
+        f"schedule sm90a {{ math {math}  warps cooperative  tile 128x64x{depth} }} }}"
+    )
+    checked = frontend.read_text(text)
+    kernel = frontend.kernel(checked)
+    sizes = complete(kernel, {"M": 256, "N": 256, "K": 512})
+    code = source_of(checked, kernel, frontend.plan_kernel(checked, kernel, sizes, "sm90a").planned).code
+    assert [f"multiply<{i}>(sums" in code for i in range(3)] == [i < chains for i in range(3)]
