@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, get_args
 
 from ucutlass import ir
 from ucutlass.diagnostics import Lines
-from ucutlass.emit import NotServed, emit, in_parts, parts
+from ucutlass.emit import NotServed, emit, in_parts, is_divided, parts
 from ucutlass.emit.text import Source
 from ucutlass.frontend import Checked, ChosenPlan, plan_kernel
 from ucutlass.header import header
@@ -180,12 +180,16 @@ def recipe_of(
     from ucutlass.runtime.jit import divided_build, link
 
     try:
-        kernel = parts(plan)
+        return link.recipe(source, parts(plan), toolchain(), cache, on_progress)
+    except NotServed:
+        pass  # it is one file
+    try:
+        if build_path == "nvrtc" or is_divided(plan):
+            return divided_build.recipe(source, divide(source), toolchain())
     except NotServed:
         if build_path == "nvrtc":
-            return divided_build.recipe(source, divide(source), toolchain())
-        return nvcc_recipe(source, toolchain())
-    return link.recipe(source, kernel, toolchain(), cache, on_progress)
+            raise
+    return nvcc_recipe(source, toolchain())
 
 
 def build_artifact(

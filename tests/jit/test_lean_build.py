@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.emit.divided_kernels import KERNELS, planned
 from tests.emit.gemm_plans import SMALL as SM80
 from tests.jit.lean_host import Bench
 from tests.jit.lean_plans import KINDS, biased, residual
@@ -23,6 +24,7 @@ from ucutlass.emit.gemm.lean_mainloop import instructions, operands, parts, prom
 from ucutlass.emit.parts import Lean, NotServed
 from ucutlass.kernels.arithmetic import Arithmetic, Compute
 from ucutlass.kernels.gemm.plan import GemmPlan, Sm90Schedule
+from ucutlass.kernels.planned import Plan
 from ucutlass.runtime import errors, process
 from ucutlass.runtime.build import BUILDERS, DIVIDED, Artifact, make
 from ucutlass.runtime.cache import Cache, CacheEntry
@@ -251,9 +253,15 @@ def sm80() -> GemmPlan:
     return replace(biased(), arch="sm90a", schedule=SM80, routes=("direct", "direct"))
 
 
-@pytest.mark.parametrize(("make_plan", "builder"), [(biased, "staged-b"), (half, "nvcc"), (sm80, "nvcc")])
+def few_rows() -> Plan:
+    return planned(KERNELS["matrix times vector"])[1]
+
+
+@pytest.mark.parametrize(
+    ("make_plan", "builder"), [(biased, "staged-b"), (half, "nvcc"), (sm80, "nvcc"), (few_rows, "divided")]
+)
 def test_auto_is_nvrtc_where_it_serves_else_nvcc(
-    make_plan: Callable[[], GemmPlan], builder: str, tools: Toolchain, cache: Cache
+    make_plan: Callable[[], Plan], builder: str, tools: Toolchain, cache: Cache
 ) -> None:
     plan = make_plan()
     recipe = backend.recipe_of(emit(plan, ""), plan, "auto", cache)
