@@ -73,7 +73,7 @@ class ConfirmationSettings:
     precision: DeclaredPrecision | None
     baseline: str = "eager"
     seed: int = 0
-    seconds: float = 5.0
+    seconds: float = 3.0
     case: float = 60.0
     limit: float = 300.0
     module: TorchModule | None = None

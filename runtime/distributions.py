@@ -33,11 +33,12 @@ Distribution: TypeAlias = Literal[
 
 MEANINGS: Mapping[Distribution, str] = MappingProxyType(
     {
-        "integer": "small whole numbers, sparse where needed, whose dots nothing rounds: equal bitwise",
+        "integer": "small whole numbers, sparse where needed, whose dots nothing rounds: equal bitwise; in long "
+        "products ±1 and few ±2",
         "residue": "integer, but 0 outside the last, partial tile of the summed dimensions",
         "residue_rows": "integer, but 0 outside the last, partial tile of the result's rows",
         "residue_columns": "integer, but 0 outside the last, partial tile of the result's columns",
-        "normal": "mean 0, variance 1",
+        "normal": "mean 0, variance 1; in long products near ±1",
         "uniform": "from -1 to 1",
         "large": "3 times normal",
         "small": "0.01 times normal",

@@ -6,8 +6,9 @@ Coordinates of gathers, offsets of segments and scalars get valid values of thei
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -63,13 +64,14 @@ class ArgumentRole:
     """What the program does with a parameter. `below`: its values are coordinates along that
     dimension; `offsets_of`: it cuts that dimension into segments; `exact`: it meets a dot whose
     accumulator adds integers up to this exactly; `over`: that dot's summed dimensions; `right`:
-    it is that dot's right operand."""
+    it is that dot's right operand; `factors_along`: its elements along these are multiplied with one another."""
 
     below: str | None = None
     offsets_of: str | None = None
     exact: float = math.inf
     over: tuple[str, ...] = ()
     right: bool = False
+    factors_along: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,6 +183,7 @@ def _renamed(role: ArgumentRole, names: Mapping[str, str]) -> ArgumentRole:
         below=None if role.below is None else names.get(role.below),
         offsets_of=None if role.offsets_of is None else names.get(role.offsets_of),
         over=tuple(names[d] for d in role.over if d in names),
+        factors_along=tuple(names[d] for d in role.factors_along if d in names),
     )
 
 
@@ -207,6 +210,10 @@ def _kernel_roles(kernel: Kernel) -> dict[str, ArgumentRole]:
                 limit = accumulator.exact if accumulator else math.inf
                 mark(right, ArgumentRole(exact=limit, over=over, right=True))
                 mark(left, ArgumentRole(exact=limit, over=over))
+            case Scan("cumprod", along, value):
+                mark(value, ArgumentRole(factors_along=(along,)))
+            case Reduce("prod", over, value):
+                mark(value, ArgumentRole(factors_along=over))
     return roles
 
 
@@ -330,19 +337,42 @@ def _tensor(kind: TensorType, role: ArgumentRole, draw: _Draw, weight: float) ->
             return _exact(kind, role, draw)
         case "float":
             scale = draw.scale if distribution in ("positive", "negated") else weight
-            return _floats(kind.elem, tuple(shape), draw, scale)
+            factors = _factors(role, draw)
+            if distribution == "normal" and factors > _MOST_FACTORS:
+                return _floats(kind.elem, tuple(shape), draw, partial(_near_one, factors=factors))
+            return _floats(kind.elem, tuple(shape), draw, lambda numbers: numbers * scale)
 
 
-def _floats(elem: Element, shape: tuple[int, ...], draw: _Draw, scale: float) -> Tensor:
-    """Numbers of a distribution, times `scale`, as they are stored: of a large tensor by slabs, so that what float64 takes
+def _floats(elem: Element, shape: tuple[int, ...], draw: _Draw, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Numbers of a distribution, changed, as they are stored: of a large tensor by slabs, so that what float64 takes
     of the memory is a slab's."""
     count = math.prod(shape)
     if count <= SLAB or elem.packed > 1 or draw.distribution not in ELEMENTWISE:
-        return store(floats(elem, shape, draw.distribution, draw.random) * scale, elem)
+        return store(change(floats(elem, shape, draw.distribution, draw.random)), elem)
     out = torch.empty(count, dtype=outer_dtype(elem), device=draw.random.device)
     for part in torch.split(out, SLAB):
-        part.copy_(store(floats(elem, part.shape, draw.distribution, draw.random) * scale, elem))
+        part.copy_(store(change(floats(elem, part.shape, draw.distribution, draw.random)), elem))
     return out.view(shape)
+
+
+_MOST_FACTORS = 16
+"""Of a product, from which on plain numbers leave the range of their type: what is infinite or 0 decides nothing."""
+
+_LARGEST_EXPONENT = 70.0
+"""Of a product in any order, about: of all factors above 1 alone."""
+
+_MEAN_ABS = math.sqrt(2 / math.pi)
+"""Of a normal number; what exceeds it is 0.24 in the mean."""
+
+
+def _factors(role: ArgumentRole, draw: _Draw) -> int:
+    return math.prod(draw.sizes[d] for d in role.factors_along)
+
+
+def _near_one(normal: Tensor, factors: int) -> Tensor:
+    """Returns numbers of either sign and of a size around 1, so that a product of so many stays within f32."""
+    exponents = normal.abs().sub_(_MEAN_ABS).mul_(min(1.0, _LARGEST_EXPONENT / 0.24 / factors))
+    return exponents.exp2_().copysign_(normal)
 
 
 def _residue(tensor: Tensor, kind: TensorType, draw: _Draw) -> Tensor:
@@ -372,16 +402,29 @@ def _exact(kind: TensorType, role: ArgumentRole, draw: _Draw) -> Tensor:
     steps = math.prod(draw.sizes[d] - draw.starts.get(d, 0) for d in role.over)
     headroom = role.exact / max(steps, 1)
     largest = max(1, min(4, math.isqrt(int(headroom)))) if math.isfinite(headroom) else 4
+    factors = _factors(role, draw)
     whole = kind.elem.bytes < 2  # torch multiplies no narrower floats
     values = torch.empty(
         math.prod(shape), dtype=torch.float64 if whole else outer_dtype(kind.elem), device=draw.random.device
     )
     for part in torch.split(values, SLAB):
-        part.copy_(uniform_integers(-largest, largest, part.shape, draw.random))
+        if factors > _MOST_FACTORS:
+            part.copy_(_whole_factors(part.shape, factors, draw.random))
+        else:
+            part.copy_(uniform_integers(-largest, largest, part.shape, draw.random))
     if headroom < 1:
         named = [draw.sizes[d] for d in kind.dims]
         values.view(named or [1]).mul_(_thinned(kind, role, draw, headroom))
     return (store(values, kind.elem) if whole else values).view(shape)
+
+
+def _whole_factors(shape: Sequence[int], factors: int, random: torch.Generator) -> Tensor:
+    """Returns 1 and -1, and 2 and -2 for some eight of so many factors: no product is rounded."""
+    numbers = uniform_integers(0, 2 * factors - 1, tuple(shape), random)
+    return torch.where(numbers // 2 < _TWOS, 2, 1) * (1 - 2 * (numbers % 2))
+
+
+_TWOS = 8
 
 
 def _thinned(kind: TensorType, role: ArgumentRole, draw: _Draw, headroom: float) -> Tensor:

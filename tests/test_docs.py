@@ -184,6 +184,34 @@ def test_help_describes_every_option_and_the_commands_page_names_none_that_is_no
         assert named <= options.get(name, set()), f"{named - options.get(name, set())} of ucc {name}"
 
 
+def test_commands_of_all_pages_have_the_options_that_they_are_given() -> None:
+    """`ucc NAME ... --option` and `python -m benchmarks.NAME ... --option`, in code spans and shell blocks."""
+    options: dict[str, set[str]] = {name: set() for name in main.list_commands(None)}  # type: ignore[arg-type]
+    for command, option in _options(main):
+        options[command].update((*option.opts, *option.secondary_opts))
+    given = 0
+    others = [DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md")]
+    for page in (*PAGES, *others):
+        for tool, name, rest in _COMMAND.findall(page.read_text()):
+            used = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", re.sub(r'"[^"]*"', "", rest)))
+            given += len(used)
+            if tool:
+                assert name in options, f"{page.name}: no `ucc {name}`"
+                assert used <= options[name], f"{page.name}: {used - options[name]} of `ucc {name}`"
+            else:
+                assert used <= _script_options(name), f"{page.name}: {used} of {name}"
+    assert given > 60
+
+
+def _script_options(name: str) -> set[str]:
+    """The options in the text of a script and of those that it imports."""
+    text = DOCS.parent.joinpath(*name.split(".")).with_suffix(".py").read_text()
+    imported = re.findall(r"^from (benchmarks\.\w+) import", text, flags=re.MULTILINE)
+    texts = [text, *(DOCS.parent.joinpath(*i.split(".")).with_suffix(".py").read_text() for i in imported)]
+    return {option for each in texts for option in re.findall(r'"(--[a-z][a-z0-9-]+)"', each)}
+
+
+_COMMAND = re.compile(r"(?:(ucc) |python -m (?=benchmarks|tests))([a-z_0-9.]+)\b((?: [^`\n|]*)?)(?=[`\n|])")
 _OPTION = re.compile(r"(?<=`)--[a-z][a-z-]+")
 
 

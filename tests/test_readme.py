@@ -26,9 +26,11 @@ def test_the_first_command_runs_an_example_that_is_there() -> None:
     assert complete(frontend.kernel(checked), parse_sizes([words[5]]))
 
 
-def test_ci_runs_the_second_command() -> None:
-    assert SECOND in (ROOT / ".ci" / "run").read_text()
-    assert SECOND in (ROOT / "Makefile").read_text()
+def test_the_second_command_is_what_make_runs_and_ci_runs_all_of_it() -> None:
+    assert f"\t{SECOND}\n" in (ROOT / "Makefile").read_text()
+    ci = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert any(line.startswith(f"{SECOND}-every ") for line in ci)
+    assert any(line.startswith("./setup.sh lint ") for line in ci)
 
 
 @pytest.mark.parametrize("script", ["setup.sh", ".ci/run"])

@@ -5,7 +5,8 @@ drawn as `nominate` says."""
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from ucutlass import frontend, ir
@@ -17,25 +18,27 @@ from ucutlass.agent.proposers.schedule_sampling import (
     PROGRAMS,
     Draw,
     draw_programs,
+    explore,
     nominate,
     nominate_uniformly,
     predicted,
+    widths,
 )
 from ucutlass.agent.proposers.stages import StageProposer
 from ucutlass.agent.session import Ask, ProposedProgram, SessionState
-from ucutlass.agent.tree import CandidateNode
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import Device
+from ucutlass.kernels.planned import Plan
 from ucutlass.shapes import complete
 from ucutlass.tune.source import ScheduleNotWritten, with_schedule
-from ucutlass.tune.space import ScheduleSpace, explore
+from ucutlass.tune.space import ScheduleSpace
 
 __all__ = ["PROGRAMS", "Draw", "ScheduleProposer", "StageProposer", "rules"]
 
 
 @dataclass(slots=True)
 class ScheduleProposer:
-    """Proposes schedules of a kernel. Every group of the space is proposed at most once."""
+    """Proposes schedules of a kernel, from the spaces of `widths`. Every group is proposed at most once."""
 
     problem: OptimizationProblem
     device: Device | None
@@ -44,9 +47,9 @@ class ScheduleProposer:
     count: int = PROGRAMS
     _checked: frontend.Checked = field(init=False)
     _kernel: ir.Kernel = field(init=False)
-    _explored: ScheduleSpace | None = field(default=None, init=False)
+    _spaces: dict[bool, ScheduleSpace] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
-    _groups: dict[str, int | None] = field(default_factory=dict)
+    _plans: dict[str, Plan | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises ProgramError and ShapeError: the problem's own."""
@@ -56,59 +59,61 @@ class ScheduleProposer:
         frontend.plan_kernel(self._checked, self._kernel, sizes, self.problem.arch, self.device)
 
     def prepare(self) -> None:
-        """Explores the space, which takes seconds for a GEMM."""
-        with self._lock:
-            if self._explored is None:
-                sizes = complete(self._kernel, self.problem.sizes)
-                self._explored = explore(
-                    self._checked, self._kernel, sizes, self.problem.arch, self.device, free=True
-                )
+        """Explores the first space, which takes a second for a GEMM."""
+        self._space(widths(self.draw)[0])
 
-    @property
-    def _space(self) -> ScheduleSpace:
-        self.prepare()
-        assert self._explored is not None
-        return self._explored
+    def _space(self, free: bool) -> ScheduleSpace:
+        with self._lock:
+            if free not in self._spaces:
+                sizes = complete(self._kernel, self.problem.sizes)
+                bare = replace(self._kernel, schedules=())
+                self._spaces[free] = explore(
+                    self._checked, bare, sizes, self.problem.arch, self.device, free=free
+                )
+            return self._spaces[free]
 
     def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
-        measured: dict[int, float | None] = {}
-        for node in state.tree.nodes:
-            at = self._group(node)
-            if at is not None:
-                measured[at] = node.seconds
-        parent = self._group(state.tree[ask.pick.parent])
         chance = random.Random(f"{self.seed}:{ask.call}:propose")
-        drawn_groups = draw_programs(
-            self.draw, self._written, self._space, measured, parent, chance, self.count
-        )
-        programs = [ProposedProgram(text, predicted(self._space, at)) for at, text in drawn_groups]
-        return Answer(programs, exhausted=not programs)
+        for free in widths(self.draw):
+            programs = self._drawn(self._space(free), state, ask.pick.parent, chance)
+            if programs:
+                return Answer(programs)
+        return Answer(exhausted=True)
 
-    def _written(self, at: int) -> str | None:
-        winner = self._space.groups[at].members[0]
-        try:
-            text = with_schedule(self._checked, self._kernel, self.problem.sizes, winner, self.device)
-        except ScheduleNotWritten:
+    def _drawn(
+        self, space: ScheduleSpace, state: SessionState, parent: int, chance: random.Random
+    ) -> list[ProposedProgram]:
+        groups = {group.plan: at for at, group in enumerate(space.groups)}
+        nodes = [(self._plan(node.text), node.seconds) for node in state.tree.nodes]
+        measured = {groups[plan]: seconds for plan, seconds in nodes if plan is not None and plan in groups}
+        here = self._plan(state.tree[parent].text)
+
+        def write(at: int) -> str | None:
+            winner = space.groups[at].members[0]
+            with suppress(ScheduleNotWritten):
+                text = with_schedule(self._checked, self._kernel, self.problem.sizes, winner, self.device)
+                self._plans[text] = winner.plan
+                return text
             return None
-        self._groups[text] = at
-        return text
 
-    def _group(self, node: CandidateNode) -> int | None:
-        """Returns the group that a candidate belongs to; None for one of another proposer's that is in no
-        group, or for a text that is no program."""
-        if node.text not in self._groups:
-            self._groups[node.text] = self._planned(node.text)
-        return self._groups[node.text]
+        own = None if here is None else groups.get(here)
+        choices = draw_programs(self.draw, write, space, measured, own, chance, self.count)
+        return [ProposedProgram(text, predicted(space, at)) for at, text in choices]
 
-    def _planned(self, text: str) -> int | None:
+    def _plan(self, text: str) -> Plan | None:
+        """Returns the plan of a candidate; None for a text that is no program."""
+        if text not in self._plans:
+            self._plans[text] = self._planned(text)
+        return self._plans[text]
+
+    def _planned(self, text: str) -> Plan | None:
         try:
             checked = candidate_text(text).checked
             kernel = frontend.kernel(checked, self.problem.program)
             sizes = complete(kernel, self.problem.sizes)
-            plan = frontend.plan_kernel(checked, kernel, sizes, self.problem.arch, self.device).planned
+            return frontend.plan_kernel(checked, kernel, sizes, self.problem.arch, self.device).planned.plan
         except ProgramError:
             return None
-        return next((i for i, g in enumerate(self._space.groups) if g.plan == plan.plan), None)
 
 
 def rules(

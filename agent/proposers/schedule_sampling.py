@@ -13,6 +13,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from ucutlass import frontend, ir
+from ucutlass.ir.hardware import Device
+from ucutlass.tune import space as spaces
 from ucutlass.tune.correction import distance
 from ucutlass.tune.policy import GroupTimes, neighbours, predictions
 from ucutlass.tune.space import ScheduleSpace
@@ -108,6 +111,28 @@ def nominate_uniformly(
     a ranking and a search are held against."""
     left = [at for at in range(len(space.groups)) if at not in measured]
     return chance.sample(left, min(count, len(left)))
+
+
+def widths(draw: Draw) -> tuple[bool, ...]:
+    """Returns for which values of `free` the spaces of `explore` are drawn from, one after the other. The widest of a
+    GEMM takes ten seconds, and the ranking draws its first per cent, which the other has in one; so it waits until
+    these were tried."""
+    return (True,) if draw is nominate_uniformly else (False, True)
+
+
+def explore(
+    checked: frontend.Checked,
+    kernel: ir.Kernel,
+    sizes: tuple[int, ...],
+    arch: str,
+    device: Device | None,
+    *,
+    free: bool,
+) -> ScheduleSpace:
+    """Returns the widest space of a kernel, or if not `free` what lies near the planner's choice. Raises as
+    `ucutlass.tune.space.explore`."""
+    where = (checked, kernel, sizes, arch, device)
+    return spaces.explore(*where, free=True) if free else spaces.explore_near(*where)
 
 
 def _weight(space: ScheduleSpace, at: int, ratio: float, parent: int | None) -> float:

@@ -20,14 +20,22 @@ from ucutlass.agent.proposer import Answer, OnSpend
 from ucutlass.agent.proposers import cuts
 from ucutlass.agent.proposers.cuts import CutProposal
 from ucutlass.agent.proposers.pipeline_plan import Place, PlannedCandidate, Point, Times, look, stage_times
-from ucutlass.agent.proposers.schedule_sampling import PROGRAMS, Draw, draw_programs, nominate, predicted
+from ucutlass.agent.proposers.schedule_sampling import (
+    PROGRAMS,
+    Draw,
+    draw_programs,
+    explore,
+    nominate,
+    predicted,
+    widths,
+)
 from ucutlass.agent.session import Ask, ProposedProgram, SessionState
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show
 from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.tune.policy import GroupTimes
 from ucutlass.tune.source import ScheduleNotWritten, with_stage_schedule
-from ucutlass.tune.space import ScheduleSpace, explore
+from ucutlass.tune.space import ScheduleSpace
 
 QUICKER = 0.99
 """What a stage's kernel must take at most, of the time of the one that stands there, to be put in its place:
@@ -49,7 +57,7 @@ class StageProposer:
     knowing: bool = True
     count: int = PROGRAMS
     _looked: dict[str, PlannedCandidate | None] = field(default_factory=dict)
-    _spaces: dict[Place, ScheduleSpace] = field(default_factory=dict)
+    _spaces: dict[tuple[Place, bool], ScheduleSpace] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
@@ -72,17 +80,17 @@ class StageProposer:
             self._looked[text] = look(text, self.problem, self.device)
         return self._looked[text]
 
-    def space(self, here: PlannedCandidate, stage: int) -> ScheduleSpace:
-        """Returns what the stage, which is no torch function, may run by as it stands."""
+    def space(self, here: PlannedCandidate, stage: int, free: bool) -> ScheduleSpace:
+        """Returns what the stage, which is no torch function, may run by as it stands; `free` as in `widths`."""
         place, step = here.places[stage], here.plan.stages[stage].step
         assert place is not None and step.kernel is not None
         with self._lock:  # a space that is explored ahead, in another thread, is not explored again
-            if place not in self._spaces:
+            if (place, free) not in self._spaces:
                 bare = replace(step.kernel, schedules=())  # the place's, whichever candidate is met first
-                self._spaces[place] = explore(
-                    here.checked, bare, step.sizes, self.problem.arch, self.device, free=True
+                self._spaces[place, free] = explore(
+                    here.checked, bare, step.sizes, self.problem.arch, self.device, free=free
                 )
-            return self._spaces[place]
+            return self._spaces[place, free]
 
 
 LEAST = 1e-9
@@ -146,7 +154,11 @@ class _Turn:
         return True
 
     def _varied(self, stage: int) -> ProposedProgram | None:
-        space = self.of.space(self.here, stage)
+        varied = (self._varied_in(stage, free) for free in widths(self.of.draw))
+        return next((program for program in varied if program is not None), None)
+
+    def _varied_in(self, stage: int, free: bool) -> ProposedProgram | None:
+        space = self.of.space(self.here, stage, free)
         groups = {group.plan: at for at, group in enumerate(space.groups)}
 
         def write(at: int) -> str | None:

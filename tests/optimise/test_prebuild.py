@@ -131,7 +131,7 @@ def test_a_uniform_draw_knows_no_estimate() -> None:
     import random
 
     outcome = rules(problem(), H200, 0, nominate_uniformly, 8)
-    space = outcome._space  # type: ignore[union-attr]
+    space = outcome._space(True)  # type: ignore[union-attr]
     every = nominate_uniformly(space, {}, 0, random.Random(1), 10**6)
     assert sorted(every) == list(range(len(space.groups)))
     first = [nominate_uniformly(space, {0: 1.0}, 0, random.Random(seed), 8) for seed in range(200)]

@@ -393,5 +393,5 @@ def test_a_space_that_is_explored_ahead_is_not_explored_again(monkeypatch: pytes
     here = proposer.look(CHAIN)
     assert here is not None
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda _: proposer.space(here, 0), range(2))
+        first, second = pool.map(lambda _: proposer.space(here, 0, False), range(2))
     assert first is second and len(explorations) == 1

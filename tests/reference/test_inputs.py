@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
 from tests.reference.tasks import TASKS, load, named
 from ucutlass.reference import expect, sizes_of
 from ucutlass.reference.rounding import FORMATS
-from ucutlass.runtime.inputs import DISTRIBUTIONS, MEANINGS, generate, roles_of
+from ucutlass.runtime.inputs import DISTRIBUTIONS, MEANINGS, Distribution, generate, roles_of
+from ucutlass.runtime.verify import check
 from ucutlass.shapes import ShapeError
 
 GEMM = named("kernel k(x: bf16[M, K], w: bf16[N, K], a: f32) -> f32[M, N] { return a * dot[K](x, w) }", "k")
@@ -167,3 +170,20 @@ def test_a_pipelines_roles_are_in_its_own_names() -> None:
     for distribution in DISTRIBUTIONS:
         *_, ids = generate(program, {"K": 3, "D": 4, "V": 5, "L": 40}, distribution, seed=1)
         assert isinstance(ids, torch.Tensor) and int(ids.min()) >= 0 and int(ids.max()) < 3
+
+
+@pytest.mark.parametrize("distribution", ["integer", "normal"])
+@pytest.mark.parametrize("length", [20, 5000])
+def test_long_products_stay_within_their_type(distribution: Distribution, length: int) -> None:
+    """Factors of a running product whose every prefix is finite, so that a factor which is left out shows."""
+    program = named("kernel k(x: f32[M, L]) -> f32[M, L] { return cumprod[L](x) }", "k")
+    arguments = generate(program, {"M": 8, "L": length}, distribution, seed=3)
+
+    def right(given: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+        results[0].copy_(given[0].cumprod(1))
+
+    def one_left_out(given: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+        results[0].copy_(given[0].index_fill(1, torch.tensor([length // 2]), 1.0).cumprod(1))
+
+    assert check(program, right, arguments).state == "right"
+    assert check(program, one_left_out, arguments).state == "wrong"

@@ -21,8 +21,7 @@ from ucutlass.kernels.families import granularity
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import sanitize
 from ucutlass.runtime.verify.suite import CaseKind, barely_reduced, reduced, suite
-from ucutlass.tasks import candidate_run, verification
-from ucutlass.tasks.candidate_run import screened
+from ucutlass.tasks import verification
 from ucutlass.tasks.verify_cases import facts
 
 TEXT = """kernel k(x: f16[M, K], w: f16[N, K], b: f16[N]) -> f16[M, N] {
@@ -131,27 +130,6 @@ def test_a_mistake_of_the_lowering_falls(
     evidence = verification.run(_plan(checked, planned, tmp_path, MUTANTS[mutant], 40))
     assert not evidence.ok
     assert all(r.outcome != "not run" for r in evidence.results)
-
-
-@needs_compiler
-@pytest.mark.slow
-@pytest.mark.parametrize("mutant", [None, "tiles along M are one too few"])
-def test_a_candidate_is_screened_at_small_extents(
-    mutant: str | None,
-    checked: frontend.Checked,
-    planned: Planned,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plan = _plan(checked, planned, tmp_path, None if mutant is None else MUTANTS[mutant], 0)
-    monkeypatch.setattr(verification, "plan", lambda *_, **__: plan)
-    monkeypatch.setattr("ucutlass.tasks.built.built_of", lambda *_: None)
-    kernel = frontend.kernel(checked)
-    assert screened(kernel, checked, kernel, {}, SIZES, 1, "cpu") == "", "it is small already"
-    monkeypatch.setattr(candidate_run, "SCREENED_BYTES", 0)
-    words = screened(kernel, checked, kernel, {}, SIZES, 1, "cpu")
-    assert (words == "") == (mutant is None), words
-    assert screened(kernel, checked, kernel, {}, {}, 1, "cpu") == "", "its text fixes its extents"
 
 
 def test_the_grain_of_a_plan(planned: Planned) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,7 @@ def proposer_factory(
 
     proposer = session.state.settings.proposer
     if proposer == "rules":
-        return rules
+        return partial(rules, count=session.state.settings.keep)
     problem = problem_of_json(session.state.problem)
     largest = (
         [] if asking.no_memory else conclusions_for(conclusions(journal), problem.compute_type, problem.name)

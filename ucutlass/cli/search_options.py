@@ -30,10 +30,21 @@ from ucutlass.cli.proposer_options import ProposerOptions
 from ucutlass.cli.session_options import SessionOptions
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
 from ucutlass.runtime.module.signature import Mode, Precision
+from ucutlass.runtime.parallel import jobs
 from ucutlass.shapes import parse_sizes
 
 SEARCH: Mapping[str, search.Name] = {"rules": "flat", "anthropic": "epsilon", "command": "epsilon"}
 """By proposer, where none is asked for: see docs/agent.md."""
+
+KEPT, MOST_KEPT = 4, 8
+"""Programs of one answer: of rules as many as compile side by side, up to a number from which on too little is
+learnt between two answers."""
+
+
+def kept_programs(proposer: str, cores: int) -> int:
+    """Returns how many programs of one answer are taken where so many compilers run at once."""
+    return max(KEPT, min(cores // 2, MOST_KEPT)) if proposer == "rules" else KEPT
+
 
 ATTEMPTS = 40
 """Of a problem, where none are asked for."""
@@ -259,6 +270,7 @@ class SearchOptions:
             budget,
             self.limits.stop,
             own.seed,
+            keep=kept_programs(proposer, jobs()),
             proposer=proposer,
             advice=self.session.depth(proposer),
             objective=self.session.objective,

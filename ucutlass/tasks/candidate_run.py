@@ -17,7 +17,6 @@ from ucutlass.runtime import isolation
 from ucutlass.spans import span
 
 if TYPE_CHECKING:
-    from ucutlass.frontend import Checked
     from ucutlass.ir import Program
     from ucutlass.reference import Expected
     from ucutlass.runtime.verify import LaunchVerdict
@@ -155,8 +154,6 @@ def _run(
     with span("launch"):
         kernel = loaded_built(checked_of(program), name, arch, built)
     reference = kernel.program if problem is None else frontend.program(checked_of(problem), name)
-    if sampled and (wrong := screened(reference, kernel.checked, kernel.program, built, sizes, seed)):
-        return {"seconds": None, "words": wrong}
     is_pipeline = isinstance(reference, Pipeline)
     for case, more in CASES:
         reference_case = case_of(reference, sizes, case, seed + more)
@@ -177,44 +174,6 @@ def _run(
         sets = rotated(arguments)
         timing = compare({"candidate": turns(kernel, sets)}, len(sets), rounds=ROUNDS)["candidate"]
     return {"seconds": timing.median * 1e-6, "words": ""}
-
-
-SCREENED_BYTES = 1 << 28
-"""Of what judging takes at the problem's extents, above which a candidate is judged at small ones first."""
-
-
-def screened(
-    reference: Program,
-    checked: Checked,
-    program: Program,
-    built: dict[str, Any],
-    sizes: dict[str, int],
-    seed: int,
-    device: str = "cuda",
-) -> str:
-    """Returns how a built candidate is wrong at little more than a tile of every dimension, which takes some
-    milliseconds; "" where it is right there or refuses such extents, and for a program whose text fixes its
-    extents, or that is small."""
-    from ucutlass.runtime.verify.batch import judge_case
-    from ucutlass.runtime.verify.suite import memory_of
-    from ucutlass.shapes import complete
-    from ucutlass.tasks.built import built_of
-    from ucutlass.tasks.verification import plan
-    from ucutlass.tasks.verify_cases import launches_of
-
-    if not sizes or memory_of(reference, sizes) <= SCREENED_BYTES:
-        return ""
-    with span("launch"):
-        extents = dict(zip(program.dims, complete(program, sizes), strict=True))
-        planned = plan(checked, program, built_of(checked, program, built), extents, seed=seed, most=0)
-    with span("comparison"):
-        for case in planned.reduced[:1]:
-            verdict = judge_case(
-                reference, launches_of(planned.kernel, device), case, planned.granularity.tile, device
-            )
-            if verdict.state == "wrong":
-                return f"{case.name}: {verdict}"
-    return ""
 
 
 ROWS = 64

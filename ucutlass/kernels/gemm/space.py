@@ -45,7 +45,7 @@ def kernels(
 ) -> Iterator[Planned]:
     """The legal kernels of a request, each as a plan without notes: nothing was left out for the planner."""
     case = case_of(problem, sizes, arch, device)
-    candidates = _free(case) if free else _weighed(case, request)
+    candidates = _free(case, request) if free else _weighed(case, request)
     return (planned(candidate, device) for candidate in candidates)
 
 
@@ -65,9 +65,9 @@ def _weighed(case: PlanningCase, request: PartialSchedule) -> Iterator[GemmCandi
             return
 
 
-def _free(case: PlanningCase) -> Iterator[GemmCandidate]:
-    for candidate in _everything(case):
-        yield from (v for v in variants(candidate, PartialSchedule()) if legal(v))
+def _free(case: PlanningCase, request: PartialSchedule) -> Iterator[GemmCandidate]:
+    for candidate in _everything(case, request):
+        yield from (v for v in variants(candidate, request) if legal(v))
 
 
 def variants(candidate: GemmCandidate, request: PartialSchedule) -> Iterator[GemmCandidate]:
@@ -138,19 +138,22 @@ _FIELDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
 )
 
 
-def _everything(case: PlanningCase) -> Iterator[GemmCandidate]:
-    """Every legal candidate of the tables, in both orientations."""
+def _everything(case: PlanningCase, request: PartialSchedule) -> Iterator[GemmCandidate]:
+    """Every legal candidate of the tables, in both orientations, that has what `request` fixes."""
+    fixed = request.fixed()
     f32 = case.written.problem.compute_type.name == "f32"
     for family, fields in _FIELDS.items():
         # Only f32 is split in registers: others would be refused one by one.
         table = fields if f32 or family != "sm90" else {n: v for n, v in fields.items() if n != "math"}
-        names = (*table, "swap", "tile")
-        values = itertools.product(*table.values(), ("no", "yes"), _tiles(case, family))
+        if any(n in fixed and fixed[n] not in table.get(n, ()) for n in ("warps", "math")):
+            continue
+        table = {**table, "swap": ("no", "yes"), "tile": _tiles(case, family)}
+        values = itertools.product(*((fixed[n],) if n in fixed else own for n, own in table.items()))
         for chosen in values:
-            request = PartialSchedule(**dict(zip(names, chosen, strict=True)))
-            if request.split_k == _IN_CLUSTER:
-                request = replace(request, partials="cluster")
-            candidate = build(case, request)
+            full = replace(request, **dict(zip(table, chosen, strict=True)))
+            if full.split_k == _IN_CLUSTER and "split_k" not in fixed:
+                full = replace(full, partials="cluster")
+            candidate = build(case, full)
             if legal(candidate):
                 yield candidate
 
