@@ -272,7 +272,7 @@ def test_rows_of_tf32_are_as_few_as_they_can_be() -> None:
         ("G C H W", "f32", 8, DirectSchedule),
         ("G C H W", "bf16", 16, Im2colSchedule),
         ("H W G C", "f32", 4, DirectSchedule),
-        ("H W G C", "bf16", 8, Sm80Schedule),
+        ("H W G C", "bf16", 8, Im2colSchedule),
     ],
 )
 def test_groups_of_few_channels_are_for_plain_threads(
@@ -290,13 +290,19 @@ def test_groups_of_few_channels_are_for_plain_threads(
     assert isinstance(chosen.schedule, schedule)
 
 
-@pytest.mark.parametrize(("channels", "schedule"), [(8, Sm80Schedule), (16, WgradSchedule)])
-def test_gradients_of_weights_of_small_groups_are_not_for_wide_tiles(channels: int, schedule: type) -> None:
-    text = """kernel k(x: bf16[N, H, W, (G=32 C)], y: bf16[N, P=H, Q=W, (G=32 K)]) -> bf16[(G=32 K), R=3, S=3, C] {
+@pytest.mark.parametrize(("channels", "groups"), [(8, 32), (16, 32), (64, 4)])
+def test_gradients_of_weights_of_small_groups_share_tiles(channels: int, groups: int) -> None:
+    text = """kernel k(x: bf16[N, H, W, (G=GROUPS C)], y: bf16[N, P=H, Q=W, (G=GROUPS K)]) -> bf16[(G=GROUPS K), R=3, S=3, C] {
   return dot[N, P, Q](x[H = P + R - 1, W = Q + S - 1], y)
 }"""
-    chosen = _conv(plan(text, {"N": 32, "H": 28, "W": 28, "C": channels, "K": channels}, "sm90a"))
-    assert isinstance(chosen.schedule, schedule)
+    chosen = _conv(
+        plan(
+            text.replace("GROUPS", str(groups)),
+            {"N": 32, "H": 28, "W": 28, "C": channels, "K": channels},
+            "sm90a",
+        )
+    )
+    assert isinstance(chosen.schedule, WgradSchedule) and chosen.schedule.joined == (channels < 64)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
@@ -430,3 +436,21 @@ def test_no_name_of_a_program_is_in_the_code(name: str, arch: str) -> None:
     renamed = text.replace("kernel k(", "kernel peculiar_name(")
     source = emit(plan(renamed, sizes, arch).plan, "")
     assert "peculiar" not in source.code and source.text.count(f"int32_t {source.entry}(") == 1
+
+
+@pytest.mark.parametrize(("columns", "tile"), [(72, 80), (48, 48), (128, 128)])
+def test_few_columns_that_are_no_whole_64_have_a_tile_of_their_own(columns: int, tile: int) -> None:
+    text = """kernel k(x: f32[N, H, W, C], w: f32[K, R=3, S=3, C]) -> f32[N, P=H, Q=W, K] {
+  return dot[R, S, C](tf32(x[H = P + R - 1, W = Q + S - 1]), tf32(w))
+}"""
+    chosen = _conv(plan(text, {"N": 64, "H": 14, "W": 14, "C": 72, "K": columns}, "sm90a"))
+    assert isinstance(chosen.schedule, Im2colSchedule) and chosen.schedule.tile[1] == tile
+
+
+@pytest.mark.parametrize(("images", "rows"), [(1, 2), (64, 8)])
+def test_depthwise_threads_have_fewer_results_where_these_are_few(images: int, rows: int) -> None:
+    text = """kernel k(x: f32[N, C, H, W], w: f32[C, R=3, S=3]) -> f32[N, C, P=H, Q=W] {
+  return dot[R, S](tf32(x[H = P + R - 1, W = Q + S - 1]), tf32(w))
+}"""
+    chosen = _conv(plan(text, {"N": images, "C": 232, "H": 7, "W": 7}, "sm90a"))
+    assert isinstance(chosen.schedule, DirectSchedule) and chosen.schedule.rows == rows

@@ -9,6 +9,7 @@ import pytest
 from benchmarks.network_layers import Layer, Task
 from tests.kernels.convolution_emulated import judge, plan
 from ucutlass.diagnostics import ProgramError
+from ucutlass.kernels.convolution.granularity import granularity
 from ucutlass.kernels.convolution.plan import ConvolutionPlan, Im2colSchedule, WgradSchedule
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
@@ -73,3 +74,14 @@ def test_what_groups_do_not_share_is_refused(
 ) -> None:
     with pytest.raises(ProgramError, match=why):
         plan(_text(channels, groups, 1, 8, "forward", compute_type, True, schedule), {}, "sm90a")
+
+
+def test_drawn_extents_keep_what_a_tile_shares() -> None:
+    text = """kernel k(x: bf16[N, H, W, (G C)], w: bf16[(G K), R=3, S=3, C]) -> bf16[N, P=H, Q=W, (G K)] {
+  return dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w)
+  schedule sm90a { fold groups }
+}"""
+    sizes = {"N": 2, "H": 8, "W": 8, "G": 5, "C": 8, "K": 16}
+    chosen = plan(text, sizes, "sm90a").plan
+    assert isinstance(chosen, ConvolutionPlan)
+    assert granularity(chosen, list("NHWGCKRSPQ"), ()).step == {"C": 8, "K": 16}

@@ -69,3 +69,16 @@ def test_sums_of_one_side_are_gemms() -> None:
     last = HALF.replace("N, C, H, W", "N, H, W, C").replace("N, K, H, W", "N, H, W, K")
     assert isinstance(plan(last, {"N": 8, "H": 14, "W": 14, "C": 64, "K": 64}, "sm90a").plan, GemmPlan)
     assert schedule_wgrad.ROW == 128
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kernel"),
+    [
+        pytest.param({"N": 64, "H": 7, "W": 7, "C": 512, "K": 512}, ConvolutionPlan, id="many images"),
+        pytest.param({"N": 16, "H": 56, "W": 56, "C": 96, "K": 384}, ConvolutionPlan, id="many positions"),
+        pytest.param({"N": 1, "H": 7, "W": 7, "C": 512, "K": 512}, GemmPlan, id="copies cost more"),
+    ],
+)
+def test_the_lower_price_decides(sizes: dict[str, int], kernel: type) -> None:
+    text = HALF.replace("  schedule sm90a { warps cooperative }\n", "")
+    assert isinstance(plan(text, sizes, "sm90a").plan, kernel)

@@ -42,6 +42,12 @@ def granularity(plan: ConvolutionPlan, dims: Sequence[str], launch: Sequence[int
         step[innermost] = max(
             step.get(innermost, 1), 16 // problem.a.read.bytes if innermost in problem.k else 1
         )
+    if isinstance(schedule, Im2colSchedule | WgradSchedule) and schedule.joined:
+        lines = 16 // problem.a.read.bytes  # of a group, beside others' in one row
+        for dim in (problem.n[-1], *(problem.k[-1:] if isinstance(schedule, Im2colSchedule) else ())):
+            step[dim] = max(step.get(dim, 1), lines)
+        if problem.b.join is not None:
+            step[problem.n[-1]] = schedule.tile[1] // problem.b.join.count
     if isinstance(schedule, Im2colSchedule) and problem.a.contiguous is not None:
         channel = problem.a.contiguous.extent  # of a group: whole parts
         step[channel] = max(step.get(channel, 1), schedule.part if problem.batch else 1)

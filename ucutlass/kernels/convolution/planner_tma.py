@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ucutlass.ir.elements import F32, TF32, Element
+from ucutlass.ir.elements import BF16, F16, F32, TF32, Element
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import Fold, Math, PartialSchedule
 from ucutlass.kernels.convolution.cost_f32 import copies_seconds, im2col_seconds, tiles_of_runs
@@ -25,6 +25,7 @@ from ucutlass.kernels.convolution.schedule_im2col import (
     schedule_of_runs,
     stacked,
 )
+from ucutlass.kernels.convolution.schedule_multistage import multistage
 from ucutlass.kernels.convolution.schedule_wgrad import folded_wgrad, prepared_wgrad, wgrad_schedule
 from ucutlass.kernels.planned import Note
 
@@ -38,6 +39,10 @@ HALF_ROW, SHORT_PART, SHARE_OF_RUNS = 32, 16, 0.9
 NARROW_RUNS = 32
 """Columns of a tile up to which rows of 32 bytes are shared at a gain: a layer of 8 to 32 channels with windows of 27 takes
 3.67 ms so on an H200, 3.88 to 4.07 by other tiles and 4.27 by a register's."""
+
+SHARE_OF_MULTISTAGE = 0.21
+"""Of the multistage kernel's price in f32, what it took of narrow groups in 16 bits on an H200 (five layers: 0.21
+to 0.28)."""
 
 DEPTH_OF_F16 = 64
 """Products of K of a tile of f16 parts: a row of 128 bytes, as all tiles of TMA and wgmma are deep."""
@@ -208,7 +213,7 @@ def gradient_of_weights(
     return Algorithm(ready, schedule, splits, (Note("", "im2col", why), *copies_note(ready)), seconds)
 
 
-def _tf32_gradient(
+def _gradient_beside(
     pattern: ConvolutionPattern, sizes: tuple[int, ...], device: Device, aligned: Aligned
 ) -> Algorithm | str:
     patterns = [pattern]
@@ -242,6 +247,20 @@ def by_groups(
     )
     seconds = im2col_seconds(problem, schedule, sizes, device)
     return Algorithm(problem, schedule, 1, (note, *copies_note(problem)), seconds)
+
+
+def _shared_tiles(
+    pattern: ConvolutionPattern, sizes: tuple[int, ...], device: Device, aligned: Aligned
+) -> Algorithm | str:
+    """The kernel whose tiles have several groups; in 16 bits where its price is less than the multistage kernel takes, which
+    alone serves groups of less than 32 bytes besides, and whose price is of f32."""
+    joined = by_groups(pattern, sizes, device, aligned)
+    if isinstance(joined, str):
+        return joined
+    if joined.problem.compute_type == TF32:
+        return joined
+    other = multistage(convolution_problem(pattern, sizes, aligned), sizes, device)
+    return joined if joined.seconds <= SHARE_OF_MULTISTAGE * other.seconds else "groups have few results"
 
 
 # --- taps that share rows -------------------------------------------------------------
@@ -285,7 +304,11 @@ _Beside: TypeAlias = Callable[[ConvolutionPattern, tuple[int, ...], Device, Alig
 
 BESIDE: tuple[tuple[Element, tuple[Math | None, ...], _Beside], ...] = (
     (F32, (None, "f16x3"), _fast_runs),
-    (TF32, (None,), _tf32_gradient),
+    *(
+        (type_, (None,), algorithm)
+        for type_ in (TF32, BF16, F16)
+        for algorithm in (_gradient_beside, _shared_tiles)
+    ),
 )
 """Algorithms that are compared with the usual of a compute type where a schedule fixes no more than `LEFT_OPEN`, and
 the words of `math` that have them."""

@@ -64,6 +64,9 @@ SPLIT_TILES = ((192, 64, 3), (128, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64,
 F16X3_TILES = ((128, 128, 2), (192, 64, 3), (128, 64, 2), (64, 128, 1), (64, 64, 1))
 """Those of three f16 passes: a thread has three sums of 64 rows of a warp group."""
 
+NARROW, LEAST_NARROW, MOST_NARROW = 16, 32, 112
+"""Of what the columns of a tile are a multiple, and the least and the most of them that make a tile of their own."""
+
 JOINED_ROWS = ((192, 3), (128, 2), (64, 1))
 """Rows of tiles that groups share, and the warp groups that have them."""
 
@@ -448,6 +451,8 @@ def schedule_of(
     m, n, batch, stages = extents_of(problem, how, part, depth, sizes)
     passes = problem.passes
     tiles = _candidates(passes)
+    if passes == "tensor" and not how.across and how.group is None and problem.stacked == 1:
+        tiles += _narrow_tiles(n)
     if (join := problem.b.join) is not None:
         columns = join.count * sizes[problem.b.axes[how.columns[0]].extent]
         tiles = tuple((m, columns, g, b) for m, g in JOINED_ROWS for b in range(1, MOST_BLOCKS + 1))
@@ -567,6 +572,14 @@ def _candidates(passes: Passes) -> tuple[tuple[int, int, int, int], ...]:
     return tuple((m, n, g, b) for m, n, g in tiles for b in range(1, MOST_BLOCKS + 1))
 
 
+def _narrow_tiles(columns: int) -> tuple[tuple[int, int, int, int], ...]:
+    """Tiles of all columns, where these are few and no whole 64."""
+    own = -(-columns // NARROW) * NARROW
+    if not LEAST_NARROW <= own <= MOST_NARROW or own % 64 == 0:
+        return ()
+    return tuple((m, own, g, b) for m, g in JOINED_ROWS for b in range(1, MOST_BLOCKS + 1))
+
+
 def clocks(
     s: Im2colSchedule | WgradSchedule,
     m: float,
@@ -583,7 +596,9 @@ def clocks(
     most = math.ceil(blocks / device.sms)
     concurrent = min(s.blocks, most)
     waves = math.ceil(most / concurrent)
-    multiply = tile_m / 64 * tile_n / 64 * 4 * MODEL.multiply * (MODEL.narrow if tile_n == 64 else 1.0)
+    # Up to 64 columns shared memory bounds it, which A's rows are read from as well.
+    wide = tile_n / 64 if tile_n > 64 else MODEL.narrow * (1 + tile_n / 64) / 2
+    multiply = tile_m / 64 * wide * 4 * MODEL.multiply
     if passes != "tensor":
         multiply = 3 * multiply + (MODEL.splitting if s.groups * concurrent == 1 else 0.0)
     brought = rows_of_tiles(tile_m, tile_n, passes) * 128 / MODEL.bytes

@@ -56,10 +56,6 @@ WAVES = 4
 LEAST_STEPS = 4
 """Of a part."""
 
-LEAST_SPLITS = 2
-"""Parts of a sum that mma.sync adds: in one part results are stored through shared memory, which faulted on an H100 and
-has not run since it was mended."""
-
 
 @dataclass(frozen=True, slots=True)
 class Finish:
@@ -277,7 +273,7 @@ def wgrad_schedule(
                 continue
             schedule = WgradSchedule((tile_m, tile_n, depth), part, held, groups, blocks, how.joined)
             tiles = math.ceil(rows / tile_m) * math.ceil(n / tile_n) * batch
-            for splits in _splits(tiles, blocks, steps, device, LEAST_SPLITS if synchronous else 1):
+            for splits in _splits(tiles, blocks, steps, device):
                 steps_each = math.ceil(steps / splits)
                 if synchronous:
                     time = _synchronous_clocks(schedule, channels, tiles * splits, steps_each, device)
@@ -318,8 +314,8 @@ def _synchronous_clocks(
     return SYNCHRONOUS.launch + most * (steps * max(step, brought) + SYNCHRONOUS.wave)
 
 
-def _splits(tiles: int, blocks: int, steps: int, device: Device, least: int) -> list[int]:
-    """Parts of the sum that are worth trying: at least so many, where there are as many steps."""
+def _splits(tiles: int, blocks: int, steps: int, device: Device) -> list[int]:
+    """Parts of the sum that are worth trying."""
     most = max(1, min(MOST_PARTS, steps // LEAST_STEPS))
     filled = (wave * device.sms * held // tiles for wave in range(1, WAVES + 1) for held in (1, blocks))
-    return sorted({max(s, min(least, steps)) for s in (1, *filled, most) if 1 <= s <= most})
+    return sorted({s for s in (1, *filled, most) if 1 <= s <= most})
