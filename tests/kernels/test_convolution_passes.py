@@ -362,6 +362,22 @@ def test_short_rows_are_shared_by_few_columns(channels: int, runs: bool) -> None
     assert (isinstance(kernel.schedule, Im2colSchedule) and kernel.schedule.halo > 0) == runs
 
 
+@pytest.mark.parametrize(
+    ("added", "channels", "tile"),
+    [(" + b + c", 64, (192, 64, 64)), (" + b", 64, (128, 128, 64)), (" + b + c", 512, (128, 128, 64))],
+    ids=["two tensors", "one", "a long sum"],
+)
+def test_threads_that_read_two_tensors_have_fewer_columns(
+    added: str, channels: int, tile: tuple[int, ...]
+) -> None:
+    text = f"""kernel k(x: f32[B, C, H, W], w: f32[K, C, R=3, S=3], b: f32[K], c: f32[K]) -> f32[B, K, P=H-2, Q=W-2] {{
+      return dot[C, R, S](x[H = P + R, W = Q + S], w){added}
+    }}"""
+    text = text if "c" in added else text.replace(", c: f32[K]", "")
+    schedule = plan(text, {"B": 64, "C": channels, "H": 128, "W": 128, "K": 128}, "sm90a").request
+    assert schedule.math == "f16x3" and schedule.tile == tile
+
+
 def test_rows_beyond_what_a_run_holds_are_refused() -> None:
     with pytest.raises(ProgramError, match="rows long"):
         far = FARTHER.replace("3*R", "9*R").replace("L-12", "L-36")
