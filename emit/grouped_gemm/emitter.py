@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Literal
 
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
@@ -52,6 +53,7 @@ class GroupedGemmLayout:
     ragged: str
     pairs: bool
     warp_groups: int
+    slices: int
     width: int
     columns: int
     buffers: int
@@ -136,7 +138,7 @@ def _layout(
     pairs = schedule.cluster == (2, 1)
 
     def shared(cluster: tuple[int, int]) -> tuple[SharedOperand, SharedOperand]:
-        as_gemm = Sm90Schedule(schedule.tile, cluster, schedule.stages, schedule.warps, "persistent")
+        as_gemm = Sm90Schedule(schedule.tile, cluster, schedule.stages, _as_gemm(schedule), "persistent")
         return operands(gemm, as_gemm, groups)
 
     # A pair of blocks shares either operand: each is loaded in halves.
@@ -168,6 +170,7 @@ def _layout(
         ragged=problem.ragged.mode if problem.ragged else "",
         pairs=pairs,
         warp_groups=groups,
+        slices=2 if schedule.warps == "sliced" else 1,
         width=width,
         columns=columns,
         buffers=buffers,
@@ -196,6 +199,11 @@ def _layout(
     )
 
 
+def _as_gemm(schedule: WgmmaSchedule) -> Literal["pingpong", "cooperative"]:
+    """The warps of a GEMM whose operands lie as this one's."""
+    return "cooperative" if schedule.warps == "cooperative" else "pingpong"
+
+
 PART_K = 64
 """Of K in the registers of a widened A at a time."""
 
@@ -222,7 +230,7 @@ def _narrow(gemm: GemmProblem, schedule: WgmmaSchedule, groups: int, steps: int)
     m, n, k = schedule.tile
     elem = gemm.a.elem
     in_bytes = Sm90Schedule(
-        (m, n, k // elem.packed), schedule.cluster, schedule.stages, schedule.warps, "persistent"
+        (m, n, k // elem.packed), schedule.cluster, schedule.stages, _as_gemm(schedule), "persistent"
     )
     a, _ = operands(replace(gemm, compute_type=U8), in_bytes, groups)
     at = f"k / {elem.packed}" if elem.packed > 1 else "k"

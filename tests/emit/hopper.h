@@ -165,6 +165,7 @@ EMULATED void stmatrix(bool across, uint32_t to, uint32_t const (&r)[4]) {
   }
   meet(warp_key(), 32);
 }
+template <class... T> void get(uint32_t from, T&... x) { if (from % (0 + ... + sizeof x)) fail("ld.shared address"); uint8_t const* p = shared(current->rank) + from; ((memcpy(&x, p, sizeof x), p += sizeof x), ...); }
 template <class... T> void put(uint32_t to, T... x) { if (to % (0 + ... + sizeof x)) fail("st.shared address"); uint8_t* p = shared(current->rank) + to; ((memcpy(p, &x, sizeof x), p += sizeof x), ...); }
 template <class T> T shuffle(T v, int from) { T all[32]; gather(v, all); return all[from & 31]; }
 template <class T> T shuffle_up(T v, int by) { T all[32]; gather(v, all); int const lane = current->index % 32; return all[lane < by ? lane : lane - by]; }

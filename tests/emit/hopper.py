@@ -116,6 +116,9 @@ def _emulated(found: re.Match[str]) -> str:
     if "lop3" in inside:  # (a & b) ^ c, of which there is but one
         (made,), (a, b, c) = re.findall(r'"=r"\((\w+)\)', inside), re.findall(r' "r"\((.*?)\)(?:,|$)', inside)
         return f"{made} = (({a}) & ({b})) ^ ({c});"
+    if "ld.shared" in inside:
+        made, (address,), (offset,) = (re.findall(rf'"{c}"\((.*?)\)', inside) for c in ("=[rh]", "r", "n"))
+        return f"hopper::get({address} + {offset}, {', '.join(made)});"
     if "stmatrix" in inside:
         return f"hopper::stmatrix({'true' if '.trans' in inside else 'false'}, smem, r);"
     if "st.shared.b8" in inside:

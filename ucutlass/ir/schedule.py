@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from ucutlass.ir import Choice, Kernel, ScheduleBlock
 
-Warps: TypeAlias = Literal["pingpong", "cooperative", "multistage", "gemv", "direct"]
+Warps: TypeAlias = Literal["pingpong", "cooperative", "multistage", "gemv", "direct", "sliced"]
 
 Math: TypeAlias = Literal["tf32x3", "tf32x3_rs", "tf32x3_fused", "f16x3", "simt"]
 
@@ -49,7 +49,7 @@ FIELDS: Mapping[str, ScheduleField] = MappingProxyType(
         f.name: f
         for f in (
             ScheduleField(
-                "warps", 0, get_args(Warps), None, "two TMA kernels, multistage, gemv, plain threads"
+                "warps", 0, get_args(Warps), None, "kernel; `sliced`: K in turns"
             ),
             ScheduleField("tile", 3, (), None, "elements a block; attention: rows x keys x head"),
             ScheduleField(

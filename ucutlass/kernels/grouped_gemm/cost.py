@@ -40,7 +40,7 @@ from ucutlass.kernels.planned import (
     counted,
 )
 
-Warps = Literal["pingpong", "cooperative"]
+Warps = Literal["pingpong", "cooperative", "sliced"]
 
 _SHARE: Mapping[tuple[Warps, int, int], tuple[float, float, float]] = MappingProxyType(
     {
@@ -66,9 +66,11 @@ _WIDENED: Mapping[tuple[Warps, int, int], tuple[float, float]] = MappingProxyTyp
         ("pingpong", 64, 32): (0.2, 0.15),
         ("pingpong", 64, 64): (0.32, 0.24),
         ("pingpong", 64, 128): (0.46, 0.36),
+        ("sliced", 64, 64): (0.41, 0.33),
+        ("sliced", 64, 128): (0.5, 0.43),
         ("cooperative", 128, 32): (0.24, 0.19),
         ("cooperative", 128, 64): (0.37, 0.29),
-        ("cooperative", 128, 128): (0.55, 0.49),
+        ("cooperative", 128, 128): (0.55, 0.56),
         ("cooperative", 128, 256): (0.73, 0.49),
     }
 )
@@ -149,7 +151,7 @@ def _tile_seconds(
     share = _share(problem, schedule)
     depth = _depth(problem, sizes)
     loop = 2 * tile_m * width * depth / (device.peaks[gemm.compute_type.name] / device.sms * share)
-    alone = tile_m * width * 4 / 128 / device.clock if schedule.warps == "cooperative" else 0.0
+    alone = tile_m * width * 4 / 128 / device.clock if schedule.warps != "pingpong" else 0.0
     return loop, alone
 
 

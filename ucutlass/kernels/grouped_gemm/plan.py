@@ -94,13 +94,14 @@ class WgmmaSchedule:
     columns of every right operand, which lie behind each other in shared memory as one tile.
 
     `cooperative`: two warp groups share a tile; `pingpong`: each has its own, and one's epilogue runs
-    while the other multiplies.
+    while the other multiplies; `sliced`: both have the same tile and take its steps of K in turns, and one adds
+    the other's sums through shared memory.
     """
 
     tile: tuple[int, int, int]
     cluster: tuple[int, int]
     stages: int
-    warps: Literal["pingpong", "cooperative"]
+    warps: Literal["pingpong", "cooperative", "sliced"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from ucutlass.kernels.grouped_gemm.rules import (
     depths,
     why_not_wgmma,
     why_unscaled,
+    why_unsliced,
 )
 from ucutlass.kernels.grouped_gemm.schedule import band_of, depth_of, fitted, request_of
 from ucutlass.kernels.grouped_gemm.variants import VARIANTS
@@ -34,7 +35,7 @@ from ucutlass.kernels.planned import Estimate, Note, Planned
 from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation, foreign_to
 
-Warps = Literal["pingpong", "cooperative"]
+Warps = Literal["pingpong", "cooperative", "sliced"]
 
 _SIMT = SimtSchedule((64, 64, 16))
 
@@ -103,6 +104,8 @@ def _planned(
         "tile": "the least time by tiles, waves and what a main loop of it reaches",
         "warps": "one's epilogue runs while the other multiplies"
         if schedule.warps == "pingpong"
+        else "two warp groups take turns along K of a tile"
+        if schedule.warps == "sliced"
         else "two warp groups share a tile",
         "cluster": "blocks that share loads" if math.prod(schedule.cluster) > 1 else "nothing to share",
         "stages": "as many as fit in shared memory beside the epilogue",
@@ -131,16 +134,19 @@ def _candidates(
             for n in (32, 64, 128, 256)
         ]
     )
-    warps: tuple[Warps, ...] = ("pingpong", "cooperative")
+    both: tuple[Warps, ...] = ("pingpong", "cooperative")
+    warps: tuple[Warps, ...] = (*both, "sliced") if problem.converts else both
     clusters = sorted(CLUSTERS, key=lambda c: c != (2, 1)) if problem.converts else CLUSTERS  # as measured
     for kind in warps if request.warps is None else (request.warps,):
-        if kind not in warps:
+        if kind not in ("pingpong", "cooperative", "sliced"):
             continue
         for tile in tiles:
             if why_unscaled(problem, sizes, tile):
                 continue
             for cluster in (request.cluster,) if request.cluster else clusters:
                 schedule = fitted(problem, WgmmaSchedule(tile, cluster, 2, kind), request.stages)
+                if schedule is not None and why_unsliced(problem, sizes, schedule):
+                    continue
                 if schedule is not None and (known(problem, schedule) or request.tile):
                     order = band_of(request, problem)
                     price = estimate(problem, schedule, sizes, arch, device, (order,))

@@ -173,6 +173,28 @@ def _scaled(c: WgmmaCandidate) -> str:
     return why_unscaled(c.problem, c.sizes, c.schedule.tile)
 
 
+def _sliced(c: WgmmaCandidate) -> str:
+    if c.schedule.warps != "sliced" or c.problem.converts:
+        return ""
+    return "`warps sliced` is for weights narrower than what they are multiplied with"
+
+
+def why_unsliced(problem: GroupedGemmProblem, sizes: tuple[int, ...], schedule: WgmmaSchedule) -> str:
+    """Why the steps of K of a tile cannot be taken in turns, "" where they can."""
+    if schedule.warps != "sliced" or problem.scaled is None:
+        return ""
+    length = math.prod(sizes[i] for i in problem.scaled.length)
+    return (
+        ""
+        if length == schedule.tile[2]
+        else f"each step of K has scales of its own, parts of {length} have not"
+    )
+
+
+def _slices(c: WgmmaCandidate) -> str:
+    return why_unsliced(c.problem, c.sizes, c.schedule)
+
+
 def _stages(c: WgmmaCandidate) -> str:
     most, stages = most_stages(c.problem, c.schedule), c.schedule.stages
     if 2 <= stages <= most:
@@ -235,11 +257,13 @@ TILE_RULES: tuple[Rule[WgmmaCandidate], ...] = (
     _of_schedule("accumulator registers", "CUDA C++ Programming Guide: 255 registers a thread", _registers),
     _of_schedule("tile M of widened weights", "emit/grouped_gemm: A in registers", _widened_m),
     _of_schedule("cluster", "emit/grouped_gemm: multicast of one operand", _cluster),
+    _of_schedule("steps of K in turns", "emit/grouped_gemm: A in registers", _sliced),
 )
 
 SCHEDULE_RULES: tuple[Rule[WgmmaCandidate], ...] = (
     *TILE_RULES,
     _of_schedule("tiles of scaled parts", "emit/grouped_gemm: a tile has one scale", _scaled),
+    _of_schedule("scales of steps in turns", "emit/grouped_gemm: a step has one scale", _slices),
     _of_schedule(
         "stages and shared memory", "CUDA C++ Programming Guide: 227 KiB of shared memory a block", _stages
     ),

@@ -41,6 +41,12 @@ def stage_bytes(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> int:
     return bits * tile_k // 8
 
 
+def exchange_bytes(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> int:
+    """Returns the bytes through which one warp group gives its sums to another one that has the same tile."""
+    tile_m, tile_n, _ = schedule.tile
+    return 4 * tile_m * tile_n * problem.products if schedule.warps == "sliced" else 0
+
+
 def steps(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> tuple[int, int]:
     """The columns of a step of the epilogue and the buffers of such steps, as many as shared memory holds.
 
@@ -50,7 +56,7 @@ def steps(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> tuple[int, in
     sizes = [o.access.elem.bytes for o in problem.gemm.outputs if stored_in_boxes(problem, o.access)]
     tile_m, tile_n, _ = schedule.tile
     atoms = tile_m // (128 if schedule.warps == "cooperative" else 64)
-    main = schedule.stages * stage_bytes(problem, schedule)
+    main = schedule.stages * stage_bytes(problem, schedule) + exchange_bytes(problem, schedule)
     for columns in (64, 32):
         if tile_n % columns or any(columns * size > 128 for size in sizes):
             continue

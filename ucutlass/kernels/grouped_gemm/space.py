@@ -16,7 +16,8 @@ def axes(planned: Planned) -> Axes:
     assert isinstance(plan, GroupedGemmPlan)
     if isinstance(plan.schedule, SimtSchedule):
         return {"warps": ("pingpong", "cooperative")}
-    return _tiled(planned.request, plan.problem.products)
+    sliced = ("sliced",) if plan.problem.converts else ()
+    return {"warps": ("pingpong", "cooperative", *sliced), **_tiled(planned.request, plan.problem.products)}
 
 
 def _tiled(own: PartialSchedule, products: int) -> Axes:
@@ -24,9 +25,4 @@ def _tiled(own: PartialSchedule, products: int) -> Axes:
     assert own.tile is not None
     columns = (64 // products, 128 // products, 256 // products)
     tiles = itertools.product((64, 128, 256), columns, own.tile[2:])
-    return {
-        "warps": ("pingpong", "cooperative"),
-        "tile": tuple(tiles),
-        "cluster": ((1, 1), (2, 1), (1, 2)),
-        **ORDER,
-    }
+    return {"tile": tuple(tiles), "cluster": ((1, 1), (2, 1), (1, 2)), **ORDER}

@@ -6,7 +6,9 @@ from ucutlass.kernels.variant import Variant
 
 VARIANTS = (
     Variant(
-        "products", ("pingpong", "cooperative"), ("warps", "tile", "cluster", "stages", "raster", "swizzle")
+        "products",
+        ("pingpong", "cooperative", "sliced"),
+        ("warps", "tile", "cluster", "stages", "raster", "swizzle"),
     ),
     Variant("simt", ("direct",), ("warps",)),
 )
