@@ -69,14 +69,7 @@ def schedule(program: str, fields: str = "", **sizes: int) -> ReductionSchedule:
 
 
 @pytest.mark.parametrize(
-    ("program", "sizes", "expected"),
-    [
-        (ENTROPY, {"T": 256, "D": 131072}, (256, 8, 1, 8)),
-        (ENTROPY, {"T": 256, "D": 100_008}, (512, 4, 1, 8)),
-        (ENTROPY, {"T": 256, "D": 262144}, (512, 8, 1, 12)),
-        (ENTROPY.replace("bf16", "f32"), {"T": 256, "D": 262144}, (512, 8, 1, 12)),
-        (GROUP_NORM, {"T": 64, "C": 4, "P": 262144}, (1024, 1, 32, 8)),
-    ],
+    ("program", "sizes", "expected"), [(GROUP_NORM, {"T": 64, "C": 4, "P": 262144}, (1024, 1, 32, 8))]
 )
 def test_rows_that_pass_through_a_ring(
     program: str, sizes: dict[str, int], expected: tuple[int, ...]
@@ -87,21 +80,29 @@ def test_rows_that_pass_through_a_ring(
 
 
 @pytest.mark.parametrize(
-    ("elem", "columns", "chosen"),
+    ("elem", "rows", "columns", "chosen"),
     [
-        ("bf16", 131072, (512, "reread", 4)),
-        ("f32", 99_000, (512, "reread", 4)),
-        ("bf16", 40_001, (256, "reread", 4)),
-        ("bf16", 15_001, (512, "registers", 4)),
-        ("f32", 20_000, (1024, "registers", 5)),
+        ("bf16", 512, 131072, (512, "reread", 4, 1)),
+        ("f32", 512, 99_000, (512, "reread", 4, 1)),
+        ("bf16", 512, 40_000, (256, "reread", 4, 1)),
+        ("bf16", 512, 40_001, (256, "reread", 4, 1)),
+        ("bf16", 512, 16_640, (512, "registers", 5, 1)),
+        ("f32", 512, 20_000, (1024, "registers", 5, 1)),
+        ("bf16", 200, 262_144, (256, "reread", 4, 11)),
     ],
 )
 def test_rows_of_one_value_that_a_block_holds_ill_stream_through_it(
-    elem: str, columns: int, chosen: tuple[int, str, int]
+    elem: str, rows: int, columns: int, chosen: tuple[int, str, int, int]
 ) -> None:
-    own = schedule(ENTROPY.replace("bf16", elem), T=512, D=columns)
-    assert (own.threads, own.keep, own.items) == chosen
-    assert (own.cluster, own.splits, own.stages) == (1, 1, 1)
+    own = schedule(ENTROPY.replace("bf16", elem), T=rows, D=columns)
+    assert (own.threads, own.keep, own.items, own.splits) == chosen
+    assert (own.cluster, own.stages) == (1, 1)
+
+
+def test_two_blocks_hold_rows_of_16_bits_that_vectors_do_not_divide() -> None:
+    own = schedule(SOFTMAX, T=4400, D=29_999)
+    assert (own.threads, own.items, own.blocks, own.keep) == (512, 8, 2, "registers")
+    assert "__launch_bounds__(512, 2)" in planned_source(SOFTMAX, "", T=4400, D=29_999)[1].text
 
 
 @pytest.mark.parametrize(

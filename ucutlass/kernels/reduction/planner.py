@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import PartialSchedule
@@ -76,32 +76,6 @@ reading them thrice (KernelBench's l1_23). It is for words alone: 16-bit element
 spill."""
 
 
-class Ring(NamedTuple):
-    """Rows that pass through a ring: threads of a block, blocks of a cluster, lines of the ring, blocks that an SM is to
-    hold, the most vectors of 16 bytes of a thread, of 16-bit elements and of words, and whether rows fill them."""
-
-    threads: int
-    cluster: int
-    stages: int
-    blocks: int
-    most: int
-    most_words: int
-    full: bool
-
-
-RINGS: tuple[Ring, ...] = (
-    Ring(256, 4, 8, 2, 8, 0, True),
-    Ring(256, 8, 8, 1, 8, 0, True),
-    Ring(512, 8, 12, 1, 8, 16, True),
-    Ring(512, 4, 8, 2, 10, 0, False),
-    Ring(512, 8, 6, 2, 8, 10, False),
-    Ring(512, 8, 12, 1, 8, 16, False),
-)
-"""Best first, as `benchmarks.rows` measured them: full ones on an H100, the others on an H200, where two blocks of an SM
-work while one of them waits for its cluster: a softmax of rows of 100,008 bf16 takes 227 us so, and 494 with one; a layer
-norm of 200,192 258 and 350; a softmax of 160,000 f32 187 and 239. They are at 0.5 to 0.8 of a copy, where clusters that
-hold a row in registers alone are at 0.46 to 0.67."""
-
 DENSE_THREADS, DENSE_ELEMENTS = 512, 32
 """Threads of a block, and elements of each where it has so many, above which a kernel that does not ask item by item whether
 one is there takes so many registers that fewer blocks fit an SM: on an H100 a softmax of 25,152 bf16 takes 199 us so by 512
@@ -117,10 +91,12 @@ LONGEST_HELD, LONGEST_ALONE = 2**20, 2**21
 of 400,000 f32 takes 139 us so and 203 where blocks of the whole grid meet, a group norm of 2 MB 165 and 194, but a layer
 norm of 524,288 f32 252, and 211 by reading rows again."""
 
-STREAMED_THREADS, STRADDLED_THREADS, STREAMED_ITEMS = 512, 256, 4
-"""Threads of a row that one pass reduces to a value, those where vectors do not divide it, and vectors that each has in
-flight: a cross entropy of rows of 131,072 bf16 takes 99 us so on an H200 and 186 by a cluster with a ring; one of 99,000
-f32 108 and 194; one of 40,001 bf16 78 and 113 by the registers of 1024 threads."""
+STREAMED_THREADS, LONG_THREADS, STREAMED_ITEMS = 256, 512, 4
+"""Threads of a row that one pass reduces to a value, those of longer rows that vectors divide and that fill the GPU, and
+vectors that each has in flight: on an H200 a cross entropy of rows of 131,072 bf16 takes 99 us so and 186 by a cluster
+with a ring, one of 99,000 f32 108 and 194, one of 40,000 bf16 73 and 105 by the registers of 1024 threads; one of 200 rows
+of 262,144 bf16 29 by 11 blocks of 256 threads a row, 37 by 11 of 512, and 52 with a ring; one of 16,640 bf16 82 by
+registers and 89 so (`benchmarks.rows`)."""
 
 MEETING = (MOST_THREADS, 8)
 """Threads of a block and lines of the ring of rows that blocks of the whole grid share: a group norm of 64 groups of 4 MB
@@ -139,8 +115,9 @@ besides what it computes with."""
 NARROW, WORD = 16, 4
 """Vectors of a line of a narrow block, and bytes of each: two sectors."""
 
-LEAST_SIDE = 16
-"""Elements of either side from which tiles are transposed in shared memory."""
+LEAST_SIDE = 32
+"""Elements of either side from which tiles are transposed in shared memory: a transpose of 1378 x 64 x 27 f32 takes 13.1 us
+so on an H200, and 7.6 where each thread gathers a vector."""
 
 STRADDLED_COLUMNS = 48
 """Elements of a row, or of a line of an element-wise kernel, from which vectors need not divide it."""
@@ -252,6 +229,8 @@ def schedule_of(
             across, loads = transpose
             items = TILE * TILE // vector // THREADS
             return ReductionSchedule(vector, 1, THREADS, max(1, items), "registers", 1, across, loads)
+        # Of bf16 that become f32, vectors of 8 take 1.07 times as long as of 4: half of each sector at a time.
+        vector = min(vector, max(1, PACK_BYTES // max(o.elem.bytes for o in problem.outputs)))
         items = _items(problem, extent, vector, device)
         return ReductionSchedule(vector, 1, THREADS, items, "registers")
     if problem.across:
@@ -288,17 +267,22 @@ def _straddled(
         return None
     whole = replace(extent, columns=whole_vectors(problem, extent.columns, vector) * vector)
     if phases(problem) == 0:
-        return _lines(problem, whole.columns // vector, vector)
+        return _lines(problem, extent.rows, whole.columns // vector, vector, device)
     if not arch.wgmma:
         return None
     return _across(problem, whole, vector, arch, device, True)
 
 
-def _lines(problem: ReductionProblem, vectors: int, vector: int) -> ReductionSchedule:
-    """Lines of an element-wise problem: a block takes so many vectors of one as its threads have in flight, or several."""
+def _lines(
+    problem: ReductionProblem, rows: int, vectors: int, vector: int, device: Device
+) -> ReductionSchedule:
+    """Lines of an element-wise problem: a block takes so many vectors of one as its threads have in flight, or several;
+    fewer where blocks would not fill the GPU."""
     threads = min(THREADS, power(max(1, vectors)))
     most = max(1, min(_FLIGHT, HELD // moved_bytes(problem, vector)))
     each = max(1, math.ceil(vectors / threads))
+    while most > 1 and rows * threads * math.ceil(each / most) < device.sms * 2048:
+        most //= 2
     parts = math.ceil(each / most)
     items = math.ceil(each / parts)
     if parts == 1:
@@ -405,7 +389,11 @@ def _transpose(
 
 
 def _items(problem: ReductionProblem, extent: Extent, vector: int, device: Device) -> int:
-    """Vectors a thread takes: few where few threads would be left."""
+    """Vectors a thread takes: one where every load is a vector or one element, as a GELU of 9 M f32 takes 19.5 us so on an
+    H200 and 20.7 by 4, a ReLU of 1.26 G 2354 and 2426 (`benchmarks.pointwise`); else few where few threads would be left."""
+    along = [x for x in problem.loads if problem.vector in {m for axis in x.axes for m, _ in axis.at.terms}]
+    if not problem.windows and all(contiguous_along(x.axes, problem.vector) for x in along):
+        return 1
     threads = extent.rows // vector
     held = max((x.elem.bytes for x in problem.loads), default=4) * vector * max(1, len(problem.loads))
     most = max(1, min(_FLIGHT, HELD // max(1, held)))
@@ -424,8 +412,6 @@ def _across(
         return streamed
     if (held_row := _held(problem, extent, vector, arch, device, straddle)) is not None:
         return held_row
-    if (ring := _ring(problem, extent, vector, arch, device, straddle)) is not None:
-        return ring
     row, words = vectors * held, all(load.elem.bytes >= WORD for load in kept(problem))
     for budget, most, cluster in PICKING if _picks(problem) else REGISTER_BUDGETS:
         fits = row <= budget * cluster * most and (budget <= HELD or words)
@@ -439,8 +425,12 @@ def _across(
         spare = straddle or threads * math.ceil(share / threads) > IDLE * share
         if cluster == 1 and spare and not _picks(problem) and extent.rows >= WAVES * device.sms:
             threads = _row_threads(vectors, held)
+        blocks = 1
+        if straddle and not words and threads == MOST_THREADS and vectors * held <= HELD * MOST_THREADS // 2:
+            threads, blocks = MOST_THREADS // 2, 2
         items = math.ceil(share / threads)
-        return ReductionSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
+        rows = max(1, 128 // threads)
+        return ReductionSchedule(vector, threads, rows, items, "registers", cluster=cluster, blocks=blocks)
     if (alone := _held_alone(problem, extent, vector, arch, device, straddle)) is not None:
         return alone
     if (meeting := _meeting(problem, extent, vector, arch, device, straddle)) is not None:
@@ -475,17 +465,19 @@ def _streamed(
     problem: ReductionProblem, extent: Extent, vector: int, device: Device, straddle: bool
 ) -> ReductionSchedule | None:
     """Rows of which one pass leaves a value, so that nothing of them is kept: parts of them follow one another through a
-    block's registers. None for shorter rows than a block holds, and for so few that SMs would have none."""
+    block's registers. None for shorter rows, which a block holds well."""
     if _picks(problem) or scans_of(problem) or phases(problem) != 1 or len(kept(problem)) != 1:
         return None
-    if any(o.whole for o in problem.outputs) or extent.rows < 2 * device.sms:
+    if any(o.whole for o in problem.outputs):
         return None
     vectors = extent.columns // vector
-    threads = STRADDLED_THREADS if straddle else STREAMED_THREADS
-    least = 2 * threads * STREAMED_ITEMS if straddle else MOST_THREADS * HELD // kept_bytes(problem, vector)
-    if vectors <= least:
+    held = MOST_THREADS * HELD // kept_bytes(problem, vector)
+    if vectors <= (held if kept(problem)[0].elem.bytes >= WORD else held // 2):
         return None
-    return ReductionSchedule(vector, threads, 1, STREAMED_ITEMS, "reread")
+    long = not straddle and vectors >= held and extent.rows >= 2 * device.sms
+    threads = LONG_THREADS if long else STREAMED_THREADS
+    splits = _splits(extent.rows, math.ceil(vectors / (threads * STREAMED_ITEMS)), 16, device)
+    return ReductionSchedule(vector, threads, 1, STREAMED_ITEMS, "reread", splits)
 
 
 def _held(
@@ -526,44 +518,6 @@ def _held_alone(
     if vectors * kept_bytes(problem, vector) > LONGEST_ALONE or not any(o.whole for o in problem.outputs):
         return None
     return held_schedule(problem, extent, vectors, vector, arch, device, straddle)
-
-
-def _ring(
-    problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device, straddle: bool
-) -> ReductionSchedule | None:
-    """Clusters that stay for the launch, for rows that one block holds ill or not. None for shorter rows, for those that
-    bulk copies do not bring, for so few that SMs would have none, and where words are read that all rows share, which
-    are as many again."""
-    loads = kept(problem)
-    if not arch.wgmma or _picks(problem) or scans_of(problem) or len(loads) != 1:
-        return None
-    if len(problem.columns) != 1 or len(ring_loads(problem, vector, straddle)) != 1:
-        return None
-    vectors, held = extent.columns // vector, kept_bytes(problem, vector)
-    row, words = vectors * held, loads[0].elem.bytes >= WORD
-    if words and (row <= 8 * MOST_THREADS * WORD * 8 or resident_loads(problem, vector)):
-        return None
-    for threads, cluster, stages, blocks, most, most_words, filled in RINGS:
-        items = math.ceil(vectors / (threads * cluster))
-        full = vectors % (threads * cluster) == 0
-        if items > (most_words if words else most) or (filled and not full):
-            continue
-        if row <= (SHORTEST_HELD if full else MOST_THREADS * HELD) or extent.rows * cluster < device.sms:
-            continue
-        ring = ReductionSchedule(
-            vector,
-            threads,
-            1,
-            items,
-            "registers",
-            cluster=cluster,
-            stages=stages,
-            blocks=blocks,
-            straddle=straddle,
-        )
-        if ring_bytes(problem, ring) <= ring_limit(arch, ring):
-            return ring
-    return None
 
 
 def _meeting(
