@@ -117,10 +117,10 @@ def row(shared: Shared, case: Problem) -> Row:
             place = shared.folder / f"{name.replace(' ', '.').replace('/', '-')}.{search}.sqlite"
             best = searched(shared, problem, draw, place)
             if isinstance(best, str):
-                return about | {"ok": False, "error": best}
+                return about | {"ok": False, "error": "nothing was right", "detail": best}
             about[search] = max(1.0, _raced(shared, problem, best.text)) if best.id else 1.0
     except Exception as error:  # a row of its own: the other problems go on
-        return about | {"ok": False, "error": f"{type(error).__name__}: {str(error)[:300]}"}
+        return about | {"ok": False, "error": type(error).__name__, "detail": str(error)[:300]}
     return about | {"rules over random": about["rules"] / about["random"]}
 
 

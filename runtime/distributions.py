@@ -67,9 +67,9 @@ ELEMENTWISE: frozenset[Distribution] = frozenset(
 )
 """Those of floats in which an element is drawn without regard to where it lies."""
 
-CORE: frozenset[Distribution] = EXACT | {"normal", "uniform"}
+CORE: frozenset[Distribution] = frozenset({"integer", "normal", "uniform"})
 """A program must be judged on these. Others strain it, some programs so much that no kernel of theirs can be
-judged there: the softmax of scores that lie closer than their rounding, say."""
+judged there: the softmax of scores that lie closer than their rounding, say, or rows of zeros over their norm."""
 
 FAN_IN: frozenset[Distribution] = frozenset({"normal", "uniform", "large", "small"})
 """Those in which a pipeline's weights shrink with the length of their sums (`ucutlass.runtime.fan_in`)."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from operator import eq
+
 import pytest
 
 from ucutlass import frontend
@@ -12,7 +15,8 @@ from ucutlass.kernels.gemm.rules import legal
 from ucutlass.kernels.gemm.schedule import candidate_of
 from ucutlass.kernels.gemm.space import SPLITS
 from ucutlass.shapes import complete
-from ucutlass.tune.space import ScheduleSpace, explore
+from ucutlass.tune.policy import neighbours
+from ucutlass.tune.space import LEADERS, ScheduleSpace, explore, explore_near
 
 LINEAR = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {{ return dot[K](x, w) {} }}"
 EITHER = "schedule sm90a { warps cooperative  tile 128x256x64 or 256x128x64  cluster 2x1 %s }"
@@ -135,3 +139,19 @@ def test_convolutions_of_f32_are_tried_in_both_passes_of_wgmma() -> None:
             assert group.request.math is not None
             tiles[group.request.math].add(group.request.tile)
     assert all(len(found) > 1 for found in tiles.values())
+
+
+def test_near_the_planners_choice_is_what_it_weighs_and_one_field_beside_the_leaders() -> None:
+    checked = frontend.read_text(LINEAR.format(""))
+    program = frontend.kernel(checked)
+    near = explore_near(checked, program, (1024, 8192, 8192), "sm90a")
+    weighed, widest = space(M=1024, K=8192, N=8192), space(free=True, M=1024, K=8192, N=8192)
+    weighed_plans = {group.plan for group in weighed.groups}
+    added = [group for group in near.groups if group.plan not in weighed_plans]
+    assert added and len(near.groups) == len(weighed_plans) + len(added) < len(widest.groups)
+    leaders = [group.request for group in weighed.groups[:LEADERS]]
+    for group in (g for g in added if g.request.warps != "multistage"):  # which has no cluster either
+        requests = [replace(group.request, stages=leader.stages) for leader in leaders]
+        assert any(map(neighbours, leaders, requests)) or any(map(eq, leaders, requests)), group.request
+    assert near.groups[near.start[0]].plan == weighed.groups[weighed.start[0]].plan
+    assert near.groups[0].estimate <= 1.01 * widest.groups[0].estimate

@@ -13,7 +13,7 @@ from tests import programs_attention
 from tests.verify import candidates
 from ucutlass import frontend
 from ucutlass.kernels.granularity import Granularity
-from ucutlass.runtime.distributions import MEANINGS
+from ucutlass.runtime.distributions import MEANINGS, Distribution
 from ucutlass.runtime.entry_codes import LaunchError
 from ucutlass.runtime.verify import (
     CaseResult,
@@ -336,3 +336,12 @@ def test_the_candidates_of_this_file_are_its_mistakes() -> None:
 def test_the_page_has_the_table_of_distributions() -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "verify.md").read_text()
     assert "".join(f"| `{name}` | {meaning} |\n" for name, meaning in MEANINGS.items()) in page
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_case_of_partial_rows_may_stay_undecided_and_normal_numbers_may_not(staged: bool) -> None:
+    """Rows of zeros over their norm are NaN, whatever computes them."""
+    names: tuple[Distribution, ...] = ("integer", "residue", "residue_rows", "normal", "uniform", "powers")
+    cases = [VerifyCase(n, "values", {}, n, 0, "", staged=staged) for n in names]
+    least = {"normal", "uniform"} if staged else {"integer", "normal", "uniform"}
+    assert {c.name for c in cases if not c.strains} == least

@@ -76,16 +76,16 @@ def explore(
     return with_start(program, space, own)
 
 
-LEADERS, MANY = 4, 500
+LEADERS, MANY = 4, 300
 """Binaries whose neighbours `explore_near` looks at, where the planner weighs so many kernels: the widest space of what
-has fewer is explored as quickly."""
+has fewer takes a few seconds at most."""
 
 
 def explore_near(
     checked: Checked, program: ir.Kernel, sizes: tuple[int, ...], arch: str, device: Device | None = None
 ) -> ScheduleSpace:
     """Returns what the planner weighs where nothing is asked, and of its cheapest binaries every schedule of the widest
-    space that differs in one field: a tenth of that space in a twentieth of the time. Raises as `explore`."""
+    space that differs in one field. Raises as `explore`."""
     weighed = explore(checked, program, sizes, arch, device)
     matched, target = pattern(checked, program), ARCHES[arch]
     start_group, start_member = weighed.start
