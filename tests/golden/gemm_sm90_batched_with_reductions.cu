@@ -19,6 +19,24 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 
+// --- the context of a thread -----------------------------------------------------------
+
+#ifndef UCC_CONTEXT
+#define UCC_CONTEXT
+
+/// Makes the primary context of the thread's device current where the thread has none, without which the driver
+/// encodes no tensor map: launches bind one by themselves, cudaSetDevice does since CUDA 12.0.
+inline cudaError_t ucc_bind_context() {
+  static thread_local cudaError_t const bound = [] {
+    int device = 0;
+    cudaError_t const error = cudaGetDevice(&device);
+    return error == cudaSuccess ? cudaSetDevice(device) : error;
+  }();
+  return bound;
+}
+
+#endif
+
 namespace ucc_tma {
 
 struct Encoder {
@@ -49,7 +67,7 @@ inline thread_local CUresult refusal = CUDA_SUCCESS;  // of a descriptor since t
 
 template <class... Args>
 CUresult encode_tiled(Args... args) {
-  CUresult const result = encoder().encode(args...);
+  CUresult const result = ucc_bind_context() == cudaSuccess ? encoder().encode(args...) : CUDA_ERROR_INVALID_CONTEXT;
   if (result != CUDA_SUCCESS) {
     refusal = result;
   }
@@ -75,7 +93,7 @@ CUresult encode_tiled(Args... args) {
 #include "cutlass/numeric_conversion.h"
 
 // Of its own, so that kernels linked into one program stay apart.
-namespace ucc_1f41aa37c417668d_kernel {
+namespace ucc_d77659cbad37d24e_kernel {
 
 // --- arithmetic -------------------------------------------------------------------
 
@@ -501,20 +519,20 @@ struct Epilogue : Nodes {
   }
 };
 
-}  // namespace ucc_1f41aa37c417668d_kernel
+}  // namespace ucc_d77659cbad37d24e_kernel
 
 // Registers keep the source's own type; CUTLASS would turn some sources into the accumulator's.
 template <>
-struct cutlass::epilogue::fusion::FusionCallbacksTraits<ucc_1f41aa37c417668d_kernel::Epilogue> {
+struct cutlass::epilogue::fusion::FusionCallbacksTraits<ucc_d77659cbad37d24e_kernel::Epilogue> {
   using DispatchPolicy = void;
-  using Callbacks = ucc_1f41aa37c417668d_kernel::Epilogue;
+  using Callbacks = ucc_d77659cbad37d24e_kernel::Epilogue;
   using Operation = FusionOperation;
   using CtaTile_MNK = void;
   using EpilogueTile_MN = void;
-  using ElementCompute = ucc_1f41aa37c417668d_kernel::ElementC;
+  using ElementCompute = ucc_d77659cbad37d24e_kernel::ElementC;
 };
 
-namespace ucc_1f41aa37c417668d_kernel {
+namespace ucc_d77659cbad37d24e_kernel {
 
 // --- kernel -----------------------------------------------------------------------
 
@@ -639,12 +657,12 @@ Device current_device() {
   return devices[ordinal];
 }
 
-}  // namespace ucc_1f41aa37c417668d_kernel
+}  // namespace ucc_d77659cbad37d24e_kernel
 
-extern "C" int32_t ucc_1f41aa37c417668d(void* const* tensors, int64_t const* extents, double const* scalars,
+extern "C" int32_t ucc_d77659cbad37d24e(void* const* tensors, int64_t const* extents, double const* scalars,
                                         int64_t const* launch_parameters, void* workspace, uint64_t* workspace_size,
                                         void* stream_) {
-  using namespace ucc_1f41aa37c417668d_kernel;
+  using namespace ucc_d77659cbad37d24e_kernel;
   auto stream = static_cast<cudaStream_t>(stream_);
   if (extents == nullptr || launch_parameters == nullptr) {
     return Mismatch;

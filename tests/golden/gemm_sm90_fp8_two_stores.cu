@@ -19,6 +19,24 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 
+// --- the context of a thread -----------------------------------------------------------
+
+#ifndef UCC_CONTEXT
+#define UCC_CONTEXT
+
+/// Makes the primary context of the thread's device current where the thread has none, without which the driver
+/// encodes no tensor map: launches bind one by themselves, cudaSetDevice does since CUDA 12.0.
+inline cudaError_t ucc_bind_context() {
+  static thread_local cudaError_t const bound = [] {
+    int device = 0;
+    cudaError_t const error = cudaGetDevice(&device);
+    return error == cudaSuccess ? cudaSetDevice(device) : error;
+  }();
+  return bound;
+}
+
+#endif
+
 namespace ucc_tma {
 
 struct Encoder {
@@ -49,7 +67,7 @@ inline thread_local CUresult refusal = CUDA_SUCCESS;  // of a descriptor since t
 
 template <class... Args>
 CUresult encode_tiled(Args... args) {
-  CUresult const result = encoder().encode(args...);
+  CUresult const result = ucc_bind_context() == cudaSuccess ? encoder().encode(args...) : CUDA_ERROR_INVALID_CONTEXT;
   if (result != CUDA_SUCCESS) {
     refusal = result;
   }
@@ -75,7 +93,7 @@ CUresult encode_tiled(Args... args) {
 #include "cutlass/numeric_conversion.h"
 
 // Of its own, so that kernels linked into one program stay apart.
-namespace ucc_913375e1ee39299c_kernel {
+namespace ucc_eacc5a1d9b9b72dc_kernel {
 
 // --- arithmetic -------------------------------------------------------------------
 
@@ -371,12 +389,12 @@ Device current_device() {
   return devices[ordinal];
 }
 
-}  // namespace ucc_913375e1ee39299c_kernel
+}  // namespace ucc_eacc5a1d9b9b72dc_kernel
 
-extern "C" int32_t ucc_913375e1ee39299c(void* const* tensors, int64_t const* extents, double const* scalars,
+extern "C" int32_t ucc_eacc5a1d9b9b72dc(void* const* tensors, int64_t const* extents, double const* scalars,
                                         int64_t const* launch_parameters, void* workspace, uint64_t* workspace_size,
                                         void* stream_) {
-  using namespace ucc_913375e1ee39299c_kernel;
+  using namespace ucc_eacc5a1d9b9b72dc_kernel;
   auto stream = static_cast<cudaStream_t>(stream_);
   if (extents == nullptr || launch_parameters == nullptr) {
     return Mismatch;

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -118,6 +119,16 @@ def test_tensors_that_are_not_aligned(name: str, arch: str) -> None:
     arguments = [shifted(a, a.element_size()) if isinstance(a, Tensor) else a for a in made]
     verdict = verify.check(kernel.program, _launch(kernel), arguments)
     assert verdict.ok, str(verdict)
+
+
+@pytest.mark.parametrize("name", ["f16 strided", "weight gradient"])
+def test_a_thread_without_a_context(name: str) -> None:
+    """Maps of TMA are encoded by the driver, which takes the context of the calling thread."""
+    kernel = ucutlass.loads(PROGRAMS[name][0])
+    given = generate(kernel.program, dict(PROGRAMS[name][1]), "integer", seed=7, device="cuda")
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(kernel, *given).result()
+    assert torch.equal(result, kernel(*given))
 
 
 @pytest.mark.parametrize("parts", [2, 8])
