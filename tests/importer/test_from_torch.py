@@ -14,9 +14,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.importer.float64_check import difference
+from ucutlass import frontend
 from ucutlass.importer import stages
 from ucutlass.importer.graph import Unsupported
 from ucutlass.importer.program import WrongCall, from_torch, imported
+from ucutlass.importer.text import INLINE_STAGES
+from ucutlass.ir import Kernel
+from ucutlass.kernels.families import match
 
 
 class Function(nn.Module):
@@ -116,6 +120,29 @@ def test_products_side_by_side_are_one_kernel_where_that_is_quicker(
     program = from_torch(Gated(512, 1408).to(element), torch.randn(512, 512, dtype=element))
     lines = [line.count("dot[") for line in program.text.splitlines()]
     assert [count for count in lines if count] == products
+
+
+class Doubled(nn.Module):
+    """Adds what a convolution reads to what it gives, so often that kernels are called by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(INLINE_STAGES + 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for conv in self.convs:
+            x = F.silu(conv(x)) + x
+        return x
+
+
+def test_a_called_kernel_that_reads_its_operand_by_another_name_is_served() -> None:
+    program = from_torch(Doubled().eval(), torch.randn(1, 8, 16, 16))
+    assert "x[C = K]" in program.text
+    checked = frontend.read_text(program.text)
+    for name in frontend.programs(checked):
+        kernel = frontend.program(checked, name)
+        if isinstance(kernel, Kernel):
+            match(kernel)
 
 
 def test_half_precision_attention_is_one_kernel() -> None:

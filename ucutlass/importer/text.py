@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 
 from ucutlass.check import check_tree
 from ucutlass.check.calls import BUILTINS
@@ -33,8 +33,11 @@ from ucutlass.importer.stage import (
     kernel_of,
     stage_inference,
 )
+from ucutlass.ir import Kernel
 from ucutlass.ir.elements import ELEMENTS
 from ucutlass.ir.functions import NAMED
+from ucutlass.kernels.families import match
+from ucutlass.kernels.refused import Refused
 
 INLINE_STAGES = 12
 """Up to so many stages are bindings of one pipeline; more are calls of kernels, which repeat."""
@@ -424,6 +427,9 @@ class _CalledKernels:
         inputs = _local_names(self.graph, inference.inputs)
         dimensions = dimension_names(inference.order(), inputs.values())
         program = free_kernel_of(inference, "kernel_", inputs, dimensions)
+        if _renames(program) and _is_refused(program):
+            # Only numbers say that two names are as long.
+            program = kernel_of(inference, "kernel_", inputs, dimensions)
         if program not in self.names:
             self.names[program] = numbered(_kernel_name(stage), self.used)
             self.used.add(self.names[program])
@@ -432,6 +438,29 @@ class _CalledKernels:
 
     def programs(self) -> tuple[syntax.Program, ...]:
         return tuple(replace(program, name=name) for program, name in self.names.items())
+
+
+def _renames(part: object) -> bool:
+    """Returns whether a part of a program reads a tensor by another name: `x[C = K]`."""
+    if isinstance(part, tuple):
+        return any(map(_renames, part))
+    if isinstance(part, syntax.IndexItem):
+        return isinstance(part.left, Name) and isinstance(part.right, Name)
+    return is_dataclass(part) and any(_renames(getattr(part, own.name)) for own in fields(part))
+
+
+def _is_refused(program: syntax.Program) -> bool:
+    """Returns whether no family serves a kernel that the checker accepts."""
+    module, diagnostics = check_tree(syntax.File((program,)))
+    if any(diagnostic.severity == "error" for diagnostic in diagnostics):
+        return False
+    kernel = module.programs[0]
+    assert isinstance(kernel, Kernel)
+    try:
+        match(kernel)
+    except Refused:
+        return True
+    return False
 
 
 def _built_in() -> set[str]:
