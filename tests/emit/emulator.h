@@ -422,7 +422,6 @@ inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t v) {
 #define cudaMemsetAsync(to, value, bytes, stream) (memset(to, value, bytes), cudaSuccess)
 #define cudaFuncSetAttribute(...) cudaSuccess
 #define cudaGetDevice(device) (*(device) = 0, cudaSuccess)
-#define cudaSetDevice(device) cudaSuccess
 #define cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, ...) (*(blocks) = 1, cudaSuccess)
 #define cudaGetLastError() cudaSuccess
 template <class T> T __ldg(T const* p) { return *p; }

@@ -260,7 +260,6 @@ template <int> void warpgroup_reg_dealloc() {}
 #define cudaOccupancyMaxActiveClusters hopper::occupancy
 #define cudaFuncSetAttribute(...) cudaSuccess
 #define cudaGetDevice(...) cudaSuccess
-#define cudaSetDevice(device) cudaSuccess
 #define cudaGetLastError() cudaSuccess
 using std::min; using std::max;
 EMULATED float __uint_as_float(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }

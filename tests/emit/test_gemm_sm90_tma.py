@@ -65,10 +65,6 @@ extern "C" cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
-extern "C" cudaError_t cudaSetDevice(int device) {
-  wrong += device != 0;
-  return cudaSuccess;
-}
 
 CUresult descriptor() {  // as cute/atom/copy_traits_sm90_tma.hpp makes one
   CUtensorMap map;

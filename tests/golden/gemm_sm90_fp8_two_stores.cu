@@ -24,16 +24,40 @@
 #ifndef UCC_CONTEXT
 #define UCC_CONTEXT
 
-/// Makes the primary context of the thread's device current where the thread has none, without which the driver
-/// encodes no tensor map: launches bind one by themselves, cudaSetDevice does since CUDA 12.0.
-inline cudaError_t ucc_bind_context() {
-  static thread_local cudaError_t const bound = [] {
-    int device = 0;
-    cudaError_t const error = cudaGetDevice(&device);
-    return error == cudaSuccess ? cudaSetDevice(device) : error;
-  }();
-  return bound;
+namespace ucc_context {
+
+/// A function of the driver, or null where it has none.
+template <class Function>
+Function driver(char const* name) {
+  void* address = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 13000
+  cudaError_t const error = cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault, &found);
+#else
+  cudaError_t const error = cudaGetDriverEntryPoint(name, &address, cudaEnableDefault, &found);
+#endif
+  return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<Function>(address) : nullptr;
 }
+
+/// Makes the primary context of the thread's device current, as a launch would. Returns whether it is.
+inline bool bind() {
+  using Context = struct CUctx_st*;
+  int ordinal = 0;
+  auto const retain = driver<CUresult (*)(Context*, int)>("cuDevicePrimaryCtxRetain");
+  auto const set = driver<CUresult (*)(Context)>("cuCtxSetCurrent");
+  Context context = nullptr;
+  return retain != nullptr && set != nullptr && cudaGetDevice(&ordinal) == cudaSuccess &&
+         retain(&context, ordinal) == CUDA_SUCCESS && set(context) == CUDA_SUCCESS;
+}
+
+/// Calls `encode`, which encodes a tensor map, again in a context where the thread had none: the driver refuses without.
+template <class Encode>
+CUresult encoded(Encode encode) {
+  CUresult const result = encode();
+  return result == CUDA_ERROR_INVALID_CONTEXT && bind() ? encode() : result;
+}
+
+}  // namespace ucc_context
 
 #endif
 
@@ -67,7 +91,7 @@ inline thread_local CUresult refusal = CUDA_SUCCESS;  // of a descriptor since t
 
 template <class... Args>
 CUresult encode_tiled(Args... args) {
-  CUresult const result = ucc_bind_context() == cudaSuccess ? encoder().encode(args...) : CUDA_ERROR_INVALID_CONTEXT;
+  CUresult const result = ucc_context::encoded([&] { return encoder().encode(args...); });
   if (result != CUDA_SUCCESS) {
     refusal = result;
   }
@@ -93,7 +117,7 @@ CUresult encode_tiled(Args... args) {
 #include "cutlass/numeric_conversion.h"
 
 // Of its own, so that kernels linked into one program stay apart.
-namespace ucc_eacc5a1d9b9b72dc_kernel {
+namespace ucc_98fe658ec57bf4f7_kernel {
 
 // --- arithmetic -------------------------------------------------------------------
 
@@ -389,12 +413,12 @@ Device current_device() {
   return devices[ordinal];
 }
 
-}  // namespace ucc_eacc5a1d9b9b72dc_kernel
+}  // namespace ucc_98fe658ec57bf4f7_kernel
 
-extern "C" int32_t ucc_eacc5a1d9b9b72dc(void* const* tensors, int64_t const* extents, double const* scalars,
+extern "C" int32_t ucc_98fe658ec57bf4f7(void* const* tensors, int64_t const* extents, double const* scalars,
                                         int64_t const* launch_parameters, void* workspace, uint64_t* workspace_size,
                                         void* stream_) {
-  using namespace ucc_eacc5a1d9b9b72dc_kernel;
+  using namespace ucc_98fe658ec57bf4f7_kernel;
   auto stream = static_cast<cudaStream_t>(stream_);
   if (extents == nullptr || launch_parameters == nullptr) {
     return Mismatch;
