@@ -156,7 +156,9 @@ def test_what_passes_everything_is_confirmed_listed_and_dropped(judges: Judges, 
     assert len(row["records"]) == 3
     (listed,) = machine.ucc("adopt", "--list", "--json").json
     assert listed == {k: v for k, v in row.items() if k != "seconds"} and listed["extents"] == [4, 8]
-    assert row["seconds"]["audit"] >= 0 and "compiling and storing" in row["seconds"]
+    assert "compiling and storing" in row["seconds"], (
+        "parts of less than 5 ms, as the audit's may be, are left out"
+    )
     assert row["source"][:16] in machine.ucc("adopt", "--list").out
     assert machine.ucc("adopt", "--drop", row["source"][:8]).out == "dropped\t1\n"
     assert machine.ucc("adopt", "--list", "--json").json == []

@@ -38,8 +38,6 @@ CASES = (
     (LAYER_NORM, {"T": 67, "D": 131072}, "stages 8  cluster 1x8  threads 256"),
     (LAYER_NORM.replace("b: f32", "b: bf16"), {"T": 67, "D": 131072}, ""),
     (LAYER_NORM.replace("b: f32", "b: bf16"), {"T": 35, "D": 200_008}, ""),
-    (ENTROPY, {"T": 67, "D": 131072}, ""),
-    (ENTROPY, {"T": 67, "D": 100_008}, ""),
     (GROUP_NORM, {"T": 9, "C": 4, "P": 262144}, ""),
     (GROUP_NORM, {"T": 9, "C": 4, "P": 75_004}, "stages 8  split_k 16  threads 512"),
     (ARGMAX, {"A": 3, "B": 70, "D": 20_004}, "stages 4  cluster 1x2  threads 256"),

@@ -48,9 +48,7 @@ FIELDS: Mapping[str, ScheduleField] = MappingProxyType(
     {
         f.name: f
         for f in (
-            ScheduleField(
-                "warps", 0, get_args(Warps), None, "kernel; `sliced`: K in turns"
-            ),
+            ScheduleField("warps", 0, get_args(Warps), None, "kernel; `sliced`: K in turns"),
             ScheduleField("tile", 3, (), None, "elements a block; attention: rows x keys x head"),
             ScheduleField(
                 "cluster", 2, (), None, "blocks that share loads; without dot 1xN share a row", True

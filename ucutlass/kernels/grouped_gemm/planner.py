@@ -160,8 +160,8 @@ def _no_fit(
     problem: GroupedGemmProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Violation:
     """UC0332 with the first rule that what was asked for breaks, and the nearest that is legal."""
-    kind: Warps = "pingpong" if request.warps == "pingpong" else "cooperative"
-    tile = request.tile or (128, 128 // problem.products, depths(problem)[0])
+    kind: Warps = request.warps if request.warps in ("pingpong", "sliced") else "cooperative"
+    tile = request.tile or (64 if kind == "sliced" else 128, 128 // problem.products, depths(problem)[0])
     schedule = WgmmaSchedule(tile, request.cluster or (1, 1), 2, kind)
     scheduled = WgmmaCandidate(problem, sizes, replace(schedule, stages=request.stages or 2))
     (violation, *_) = broken(SCHEDULE_RULES, scheduled)
