@@ -115,8 +115,8 @@ besides what it computes with."""
 NARROW, WORD = 16, 4
 """Vectors of a line of a narrow block, and bytes of each: two sectors."""
 
-LEAST_SIDE = 32
-"""Elements of either side from which tiles are transposed in shared memory: a transpose of 1378 x 64 x 27 f32 takes 13.1 us
+LEAST_SIDE, LEAST_ASKED = 32, 16
+"""Elements of either side from which tiles are transposed in shared memory, and where `keep shared` asks for it: a transpose of 1378 x 64 x 27 f32 takes 13.1 us
 so on an H200, and 7.6 where each thread gathers a vector."""
 
 STRADDLED_COLUMNS = 48
@@ -150,9 +150,10 @@ def plan_reduction(
     """Returns the kernel of a reduction for these extents, or why there is none. Raises Refused."""
     if foreign := foreign_to(request, VARIANTS, "a kernel without dot"):
         return (foreign,)
-    problem = _of_lines(reduction_problem(pattern, sizes, aligned), sizes, aligned)
+    least = LEAST_ASKED if request.keep == "shared" else LEAST_SIDE
+    problem = _of_lines(reduction_problem(pattern, sizes, aligned), sizes, aligned, least)
     extent = measure(problem, sizes)
-    transpose = _transpose(problem, sizes, aligned)
+    transpose = _transpose(problem, sizes, aligned, least)
     straddling = straddling_vector(problem, aligned) if extent.columns <= MOST_STRADDLED else 1
     own = schedule_of(problem, extent, sizes, arch, device, transpose, straddling)
     held = partial(kept_bytes if problem.columns else moved_bytes, problem)
@@ -189,11 +190,11 @@ def plan_reduction(
 
 
 def _of_lines(
-    problem: ReductionProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None
+    problem: ReductionProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None, least: int
 ) -> ReductionProblem:
     """An element-wise problem by its lines, where vectors of 16 bytes do not divide them."""
     lines = by_lines(problem)
-    if lines is None or _transpose(problem, sizes, aligned) is not None:
+    if lines is None or _transpose(problem, sizes, aligned, least) is not None:
         return problem
     length = math.prod(sizes[i] for i in lines.columns[0])
     wider = vector_of(problem, sizes) < straddling_vector(lines, aligned)
@@ -363,16 +364,16 @@ def vector_of(problem: ReductionProblem, sizes: tuple[int, ...]) -> int:
 
 
 def _transpose(
-    problem: ReductionProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None
+    problem: ReductionProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None, least: int
 ) -> Transpose | None:
-    """None where every load can be read as it lies, or tiles would be empty. `aligned` is as
+    """None where every load can be read as it lies, or a side is shorter than `least`. `aligned` is as
     `sweep_problem` takes it."""
     at, fine = Sizes({}, sizes), aligned or (True,) * problem.pointers
     vector = problem.vector
-    if vector is None or at.number(problem.modes[vector]) < LEAST_SIDE:
+    if vector is None or at.number(problem.modes[vector]) < least:
         return None
     for mode, run in enumerate(problem.rows):
-        if mode == vector or at.number(run) < LEAST_SIDE:
+        if mode == vector or at.number(run) < least:
             continue
         modes = [
             (k, alignment(problem, mode, load, at, fine[load.pointer], WORD))
