@@ -31,19 +31,33 @@ std::atomic<int> lookups{0}, encodings{0}, wrong{0};
 cudaError_t answer = cudaSuccess;
 cudaDriverEntryPointQueryResult query = cudaDriverEntryPointSuccess;
 thread_local CUresult verdict = CUDA_SUCCESS;
+thread_local bool bound = true;  // whether the thread has a context
+
+CUresult retain(CUcontext* context, CUdevice device) {
+  wrong += device != 0;
+  *context = CUcontext(&lookups);
+  return CUDA_SUCCESS;
+}
+CUresult set(CUcontext context) {
+  wrong += context != CUcontext(&lookups);
+  bound = true;
+  return CUDA_SUCCESS;
+}
 
 CUresult encode(CUtensorMap*, CUtensorMapDataType type, cuuint32_t rank, void* address, cuuint64_t const*,
                 cuuint64_t const*, cuuint32_t const*, cuuint32_t const*, CUtensorMapInterleave,
                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
   wrong += type != CU_TENSOR_MAP_DATA_TYPE_FLOAT16 || rank != 3 || address != &lookups;
   ++encodings;
-  return verdict;
+  return bound ? verdict : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 cudaError_t look_up(char const* name, void** address, cudaDriverEntryPointQueryResult* found) {
+  *found = query;
+  if (!std::strcmp(name, "cuDevicePrimaryCtxRetain")) return *address = (void*)retain, answer;
+  if (!std::strcmp(name, "cuCtxSetCurrent")) return *address = (void*)set, answer;
   wrong += std::strcmp(name, "cuTensorMapEncodeTiled") != 0;
   ++lookups;
-  *found = query;
   *address = answer == cudaSuccess && query == cudaDriverEntryPointSuccess ? (void*)encode : nullptr;
   return answer;
 }
@@ -87,6 +101,10 @@ int main(int, char** argv) {
       threads.emplace_back([] { for (int j = 0; j < 100; ++j) wrong += descriptor() != CUDA_SUCCESS; });
     }
     for (auto& thread : threads) thread.join();
+    std::thread([] {
+      bound = false;
+      wrong += descriptor() != CUDA_SUCCESS || !bound || ucc_tma::refusal != CUDA_SUCCESS;
+    }).join();
     std::thread([&] {
       verdict = CUDA_ERROR_INVALID_VALUE;
       wrong += descriptor() != CUDA_SUCCESS;  // CUTLASS hears nothing of it
@@ -124,7 +142,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("driver", "said"),
     [
-        ("present", "error 0 lookups 1 encodings 802 wrong 0 refused there 1 here 0"),
+        ("present", "error 0 lookups 1 encodings 804 wrong 0 refused there 1 here 0"),
         ("absent", "error 500 lookups 1 encodings 0 wrong 0 refused there 0 here 0"),
         ("broken", "error 35 lookups 1 encodings 0 wrong 0 refused there 0 here 0"),
     ],
