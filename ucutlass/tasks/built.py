@@ -76,15 +76,6 @@ def loaded_built(
     return LoadedKernel(checked, program, arch, ready=_kernel(checked, program, payload))
 
 
-def built_of(checked: Checked, program: ir.Program, payload: Mapping[str, Any]) -> AnyBuilt:
-    """Returns what a payload has of a program, from this process's cache. Raises as `loaded_built`."""
-    from ucutlass import ir
-
-    if isinstance(program, ir.Pipeline):
-        return _pipeline(checked, program, payload)
-    return _kernel(checked, program, payload)
-
-
 def _kernel(checked: Checked, kernel: ir.Kernel, payload: Mapping[str, Any]) -> Built:
     (only,) = payload["kernels"]
     return built_kernel(checked, kernel, only)

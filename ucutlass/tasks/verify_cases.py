@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -158,14 +158,6 @@ def facts(
     permutations = {buffer: list(order) for buffer, order in orders.items()}
     program = program_payload(checked)
     return {"program": program, "name": name, "stages": launches, "orders": permutations}
-
-
-def launches_of(
-    kernel: Mapping[str, Any], device: str
-) -> Callable[[tuple[int, ...]], DirectLaunch | StagedLaunch]:
-    """Returns the launches of a built program, given as `facts`, by its extents. They raise LaunchError where a
-    kernel does not serve these."""
-    return _Loaded(kernel, device).judged
 
 
 class _Loaded:
