@@ -8,6 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tests.kernels.convolution_emulated import judge, plan
+from ucutlass import frontend
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.ir.schedule import PartialSchedule
+from ucutlass.kernels import families
 from ucutlass.kernels.convolution import schedule_wgrad
 from ucutlass.kernels.convolution.plan import ConvolutionPlan, WgradSchedule
 from ucutlass.kernels.gemm.plan import GemmPlan
@@ -81,4 +85,13 @@ def test_sums_of_one_side_are_gemms() -> None:
 )
 def test_the_lower_price_decides(sizes: dict[str, int], kernel: type) -> None:
     text = HALF.replace("  schedule sm90a { warps cooperative }\n", "")
-    assert isinstance(plan(text, sizes, "sm90a").plan, kernel)
+    planned = plan(text, sizes, "sm90a")
+    assert isinstance(planned.plan, kernel)
+    checked = frontend.read_text(text)
+    pattern = frontend.pattern(checked, frontend.kernel(checked, "k"))
+    for listed in (families.schedules, families.candidates):
+        kernels = [
+            k.plan for k in listed(pattern, planned.sizes, ARCHES["sm90a"], planned.device, PartialSchedule())
+        ]
+        assert isinstance(kernels[0], kernel)
+        assert {type(k) for k in kernels} == {ConvolutionPlan, GemmPlan}

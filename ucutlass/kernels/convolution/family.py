@@ -13,13 +13,7 @@ from ucutlass.kernels.convolution.granularity import granularity
 from ucutlass.kernels.convolution.match import ConvolutionPattern, as_gemm, is_convolution, match_convolution
 from ucutlass.kernels.convolution.plan import ConvolutionPlan
 from ucutlass.kernels.convolution.planner import plan_convolution
-from ucutlass.kernels.convolution.planner_pointwise import (
-    is_pointwise_gradient,
-    match_pointwise_gradient,
-    plan_pointwise_gradient,
-    pointwise_gradient_candidates,
-    pointwise_gradient_schedules,
-)
+from ucutlass.kernels.convolution.planner_pointwise import PointwiseGradientSpace, match_pointwise_gradient
 from ucutlass.kernels.convolution.rules import RULES
 from ucutlass.kernels.convolution.space import axes
 from ucutlass.kernels.convolution.variants import VARIANTS
@@ -41,7 +35,12 @@ def match(kernel: ir.Kernel) -> ConvolutionPattern | GemmPattern | None:
     return gemm or pattern
 
 
-SPACE = space.PlannerSpace(plan_convolution, axes)
+WINDOWS = space.PlannerSpace(plan_convolution, axes)
+POINTWISE_GRADIENTS = PointwiseGradientSpace()
+
+
+def _space(pattern: ConvolutionPattern) -> space.PlannerSpace | PointwiseGradientSpace:
+    return WINDOWS if pattern.windowed else POINTWISE_GRADIENTS
 
 
 def plan_pattern(
@@ -53,8 +52,7 @@ def plan_pattern(
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """As `family.PlanPattern`. Raises Refused."""
-    plan = plan_pointwise_gradient if is_pointwise_gradient(pattern) else SPACE.plan_pattern
-    return plan(pattern, sizes, arch, device, request, aligned)
+    return _space(pattern).plan_pattern(pattern, sizes, arch, device, request, aligned)
 
 
 def schedules(
@@ -66,16 +64,14 @@ def schedules(
     free: bool = False,
 ) -> Iterator[Planned]:
     """As `family.ListSchedules`. Raises Refused."""
-    every = pointwise_gradient_schedules if is_pointwise_gradient(pattern) else SPACE.schedules
-    return every(pattern, sizes, arch, device, request, free)
+    return _space(pattern).schedules(pattern, sizes, arch, device, request, free)
 
 
 def candidates(
     pattern: ConvolutionPattern, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Iterator[Planned]:
     """As `family.ListCandidates`. Raises Refused."""
-    every = pointwise_gradient_candidates if is_pointwise_gradient(pattern) else SPACE.candidates
-    return every(pattern, sizes, arch, device, request)
+    return _space(pattern).candidates(pattern, sizes, arch, device, request)
 
 
 FAMILY = Family(

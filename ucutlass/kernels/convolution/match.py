@@ -72,6 +72,11 @@ class ConvolutionPattern:
         """Where each dimension stands in the extent array."""
         return {name: i for i, name in enumerate(self.kernel.dims)}
 
+    @property
+    def windowed(self) -> bool:
+        """Whether an operand is read at positions; without, it is a gradient of a 1x1 layer's weights."""
+        return self.a.windowed or self.b.windowed
+
 
 def exchanged(pattern: ConvolutionPattern) -> ConvolutionPattern:
     """The same with the operands' roles exchanged: rows of the product are its columns."""

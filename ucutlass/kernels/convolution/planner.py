@@ -72,6 +72,21 @@ def plan_convolution(
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """The kernel of a convolution for these extents, or why there is none. Raises Refused."""
+    algorithm = chosen_algorithm(pattern, sizes, arch, device, request, aligned)
+    if not isinstance(algorithm, Algorithm):
+        return algorithm
+    return planned_by(algorithm, pattern, sizes, arch, device, request)
+
+
+def chosen_algorithm(
+    pattern: ConvolutionPattern,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: PartialSchedule,
+    aligned: tuple[bool, ...] | None = None,
+) -> Algorithm | tuple[Violation, ...]:
+    """Returns the algorithm for these extents that a schedule leaves open, or why there is none. Raises Refused."""
     if foreign := foreign_to(request, VARIANTS, "a convolution"):
         return (foreign,)
     if too_large := broken(EXTENT_RULES, ConvolutionCase(pattern, sizes)):
@@ -85,16 +100,26 @@ def plan_convolution(
         tile = prepared_tile(pattern, sizes, device, aligned, request)
         if isinstance(tile, str):
             return broken(NO_REGISTER_TILE_RULES, NoRegisterTile(tile))
-        algorithm = tile
-    elif word == "direct" and not untiled and any(o.reduce is not None for o in pattern.epilogue.outputs):
+        return tile
+    if word == "direct" and not untiled and any(o.reduce is not None for o in pattern.epilogue.outputs):
         return broken(VARIANT_RULES, ChosenWord(word, "plain threads reduce nothing of the result"))
-    elif untiled or word == "direct" or (not request.fixed() and _are_few_in_groups(pattern, sizes, aligned)):
-        algorithm = direct(pattern, sizes, device, aligned)
-    else:
-        usual = _tiled(pattern, sizes, arch, device, aligned, request, word)
-        if not isinstance(usual, Algorithm):
-            return usual
-        algorithm = _of_few_channels(usual, pattern, sizes, arch, device, aligned, word, request)
+    if untiled or word == "direct" or (not request.fixed() and _are_few_in_groups(pattern, sizes, aligned)):
+        return direct(pattern, sizes, device, aligned)
+    usual = _tiled(pattern, sizes, arch, device, aligned, request, word)
+    if not isinstance(usual, Algorithm):
+        return usual
+    return _of_few_channels(usual, pattern, sizes, arch, device, aligned, word, request)
+
+
+def planned_by(
+    algorithm: Algorithm,
+    pattern: ConvolutionPattern,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: PartialSchedule,
+) -> Planned | tuple[Violation, ...]:
+    """Returns the kernel of an algorithm with what a schedule fixes, or the rules that are broken."""
     problem = algorithm.problem
     extents = measure(problem, sizes)
     bounds = ScheduleBounds(

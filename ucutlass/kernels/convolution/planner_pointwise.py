@@ -1,29 +1,31 @@
 """Gradients of 1x1 layers' weights where positions are innermost: products that sum over images and positions.
 
 Such a sum lies around the rows of both operands, so that GEMM's kernels of TMA do not take it; its multistage kernel
-does. Here TMA reads the positions of one image at a time, and wgmma multiplies rows as they lie.
+does. The algorithm of `planner_tma` that reads the positions of one image at a time is compared with it.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ucutlass import ir
 from ucutlass.ir.elements import F32, TF32
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.ir.schedule import RASTERS, PartialSchedule
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.ir.traversal import find
-from ucutlass.kernels.convolution.cost import estimate
-from ucutlass.kernels.convolution.cost_f32 import copies_seconds
 from ucutlass.kernels.convolution.match import ConvolutionPattern, match_convolution
-from ucutlass.kernels.convolution.plan import ConvolutionPlan
-from ucutlass.kernels.convolution.problem import convolution_problem
-from ucutlass.kernels.convolution.schedule import SWIZZLE, request_of
-from ucutlass.kernels.convolution.schedule_wgrad import WGMMA_TYPES, prepared_k_major, wgrad_schedule
+from ucutlass.kernels.convolution.planner import planned_by
+from ucutlass.kernels.convolution.planner_algorithm import Algorithm
+from ucutlass.kernels.convolution.planner_tma import cheapest, tma_algorithms
+from ucutlass.kernels.convolution.schedule_wgrad import WGMMA_TYPES
 from ucutlass.kernels.gemm import planner, space
-from ucutlass.kernels.gemm.match import GemmPattern, match_gemm
+from ucutlass.kernels.gemm.match import match_gemm
+from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem
 from ucutlass.kernels.gemm.problem import gemm_problem
-from ucutlass.kernels.planned import BY_MODEL, Note, Planned
+from ucutlass.kernels.planned import BY_MODEL, Planned
 from ucutlass.kernels.violation import Violation
 
 MULTISTAGE = 1.4
@@ -31,7 +33,7 @@ MULTISTAGE = 1.4
 its price of 12 layers, and the kernel of one image at a time less of all of them."""
 
 OWN_FIELDS = frozenset({"warps", "raster", "swizzle"})
-"""What a schedule may fix of this kernel."""
+"""What a schedule may fix of the kernel of one image at a time."""
 
 
 def match_pointwise_gradient(kernel: ir.Kernel) -> ConvolutionPattern | None:
@@ -54,56 +56,71 @@ def _lies_around(kernel: ir.Kernel, dot: ir.Dot, side: ir.Value) -> bool:
     return summed[:1] == summed[-1:] == [True] and not all(summed)
 
 
-def plan_pointwise_gradient(
-    pattern: ConvolutionPattern,
-    sizes: tuple[int, ...],
-    arch: Arch,
-    device: Device,
-    request: PartialSchedule,
-    aligned: tuple[bool, ...] | None = None,
-) -> Planned | tuple[Violation, ...]:
-    """The kernel of one image at a time where a schedule says `warps cooperative` or its price is lower; else GEMM's.
-    Raises Refused."""
-    own = None
-    if request.warps in (None, "cooperative") and request.fixed().keys() <= OWN_FIELDS:
+class PointwiseGradientSpace:
+    """As `space.PlannerSpace`, where GEMM's kernels are compared with the family's own."""
+
+    def plan_pattern(
+        self,
+        pattern: ConvolutionPattern,
+        sizes: tuple[int, ...],
+        arch: Arch,
+        device: Device,
+        request: PartialSchedule,
+        aligned: tuple[bool, ...] | None = None,
+    ) -> Planned | tuple[Violation, ...]:
+        """As `family.PlanPattern`: the kernel of one image at a time where a schedule says `warps cooperative` or its
+        price is lower; else GEMM's. Raises Refused."""
         own = _by_images(pattern, sizes, arch, device, request, aligned)
-    if own is not None and request.warps == "cooperative":
+        if own is not None and request.warps == "cooperative":
+            return own[0]
+        other = planner.plan(_as_product(pattern, sizes, aligned), sizes, arch, device, request)
+        if own is None or isinstance(other, tuple) or own[1] > _seconds_of_gemm(other):
+            return other
         return own[0]
-    other = planner.plan(gemm_problem(_gemm(pattern), sizes, aligned), sizes, arch, device, request)
-    if own is None or isinstance(other, tuple) or own[1] > MULTISTAGE * other.estimate.seconds:
-        return other
-    return own[0]
+
+    def schedules(
+        self,
+        pattern: ConvolutionPattern,
+        sizes: tuple[int, ...],
+        arch: Arch,
+        device: Device,
+        request: PartialSchedule,
+        free: bool = False,
+    ) -> Iterator[Planned]:
+        """As `family.ListSchedules`. Raises Refused."""
+        own = _by_images(pattern, sizes, arch, device, request)
+        choice = self.plan_pattern(pattern, sizes, arch, device, request)
+        gemms = space.kernels(_as_product(pattern, sizes), sizes, arch, device, request, free)
+        if not isinstance(choice, tuple) and isinstance(choice.plan, GemmPlan):
+            yield from itertools.islice(gemms, 1)
+        yield from [] if own is None else [own[0]]
+        yield from gemms
+
+    def candidates(
+        self,
+        pattern: ConvolutionPattern,
+        sizes: tuple[int, ...],
+        arch: Arch,
+        device: Device,
+        request: PartialSchedule,
+    ) -> Iterator[Planned]:
+        """As `family.ListCandidates`. Raises Refused."""
+        own = _by_images(pattern, sizes, arch, device, request)
+        gemms = planner.candidates(_as_product(pattern, sizes), sizes, arch, device, request)
+        others = ((planned, _seconds_of_gemm(planned)) for planned in gemms)
+        ranked = heapq.merge([] if own is None else [own], others, key=lambda pair: pair[1])
+        yield from (planned for planned, _ in ranked)
 
 
-def pointwise_gradient_schedules(
-    pattern: ConvolutionPattern,
-    sizes: tuple[int, ...],
-    arch: Arch,
-    device: Device,
-    request: PartialSchedule,
-    free: bool = False,
-) -> Iterator[Planned]:
-    """Every legal kernel that is worth timing for a request. Raises Refused."""
-    if request.fixed().keys() <= OWN_FIELDS and request.warps in (None, "cooperative"):
-        own = _by_images(pattern, sizes, arch, device, request, None)
-        yield from [own[0]] if own is not None else []
-    yield from space.kernels(gemm_problem(_gemm(pattern), sizes), sizes, arch, device, request, free)
+def _as_product(
+    pattern: ConvolutionPattern, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None = None
+) -> GemmProblem:
+    return gemm_problem(match_gemm(pattern.kernel, pattern.dot), sizes, aligned)
 
 
-def pointwise_gradient_candidates(
-    pattern: ConvolutionPattern, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
-) -> Iterator[Planned]:
-    """Every legal kernel that the planner would consider for a request, the cheapest first. Raises Refused."""
-    return planner.candidates(gemm_problem(_gemm(pattern), sizes), sizes, arch, device, request)
-
-
-def is_pointwise_gradient(pattern: ConvolutionPattern) -> bool:
-    """Whether the pattern is of `match_pointwise_gradient`: the family has no other without windows."""
-    return not pattern.a.windowed and not pattern.b.windowed
-
-
-def _gemm(pattern: ConvolutionPattern) -> GemmPattern:
-    return match_gemm(pattern.kernel, pattern.dot)
+def _seconds_of_gemm(planned: Planned) -> float:
+    """What GEMM's kernel is compared by: it does not know how its operands lie."""
+    return MULTISTAGE * planned.seconds
 
 
 def _by_images(
@@ -112,25 +129,15 @@ def _by_images(
     arch: Arch,
     device: Device,
     request: PartialSchedule,
-    aligned: tuple[bool, ...] | None,
+    aligned: tuple[bool, ...] | None = None,
 ) -> tuple[Planned, float] | None:
-    """The kernel of one image at a time, and its price in seconds; None where it does not take the problem."""
-    ready = prepared_k_major(convolution_problem(pattern, sizes, aligned), sizes) if arch.wgmma else ""
-    if isinstance(ready, str):
+    """The kernel of one image at a time, and its price in seconds; None where the schedule or the problem is not its."""
+    fixes_others = request.warps not in (None, "cooperative") or not request.fixed().keys() <= OWN_FIELDS
+    if fixes_others or not arch.wgmma:
         return None
-    problem, how = ready
-    priced = wgrad_schedule(problem, how, sizes, device)
-    if priced is None:
+    compute_type = pattern.dot.compute_type
+    algorithm = cheapest(tma_algorithms(pattern, sizes, device, aligned, compute_type, request))
+    if not isinstance(algorithm, Algorithm):
         return None
-    clocks, splits, schedule = priced
-    launch = (RASTERS[request.raster or "heuristic"], request.swizzle or SWIZZLE, splits)
-    why = f"TMA reads the positions of an image, wgmma multiplies rows as they lie; {splits} parts of the sum"
-    notes = [Note("", "im2col", why)]
-    if problem.a.pack is not None:
-        copied = "A and B copied to the workspace first, lines of positions padded to 16 bytes"
-        notes.append(Note("", "layout", copied))
-    price = estimate(problem, schedule, sizes, arch, device, launch)
-    plan = ConvolutionPlan(arch.name, problem, schedule)
-    own = request_of(schedule, launch)
-    planned = Planned(plan, launch, sizes, own, device, price, tuple(notes), BY_MODEL)
-    return planned, clocks / device.clock + copies_seconds(problem, sizes, device)
+    planned = planned_by(algorithm, pattern, sizes, arch, device, request)
+    return (replace(planned, origin=BY_MODEL), algorithm.seconds) if isinstance(planned, Planned) else None

@@ -26,7 +26,12 @@ from ucutlass.kernels.convolution.schedule_im2col import (
     stacked,
 )
 from ucutlass.kernels.convolution.schedule_multistage import multistage
-from ucutlass.kernels.convolution.schedule_wgrad import folded_wgrad, prepared_wgrad, wgrad_schedule
+from ucutlass.kernels.convolution.schedule_wgrad import (
+    folded_wgrad,
+    prepared_k_major,
+    prepared_wgrad,
+    wgrad_schedule,
+)
 from ucutlass.kernels.planned import Note
 
 LEFT_OPEN = frozenset({"warps", "math", "raster", "swizzle"})
@@ -62,6 +67,8 @@ def tma_algorithms(
     request: PartialSchedule,
 ) -> list[Algorithm | str]:
     """Returns the algorithms that a schedule leaves to choose from, or why one does not serve; the first is the usual."""
+    if not pattern.windowed:
+        return [by_images(pattern, sizes, device, aligned)]
     if request.fold == "rows":
         return [by_runs(pattern, sizes, device, aligned)]
     if request.fold == "groups":
@@ -222,6 +229,28 @@ def _gradient_beside(
     return _first(
         gradient_of_weights(convolution_problem(p, sizes, aligned), sizes, device) for p in patterns
     )
+
+
+def by_images(
+    pattern: ConvolutionPattern, sizes: tuple[int, ...], device: Device, aligned: Aligned
+) -> Algorithm | str:
+    """Returns the kernel of a gradient of a 1x1 layer's weights that reads the positions of one image at a time, or why
+    it does not take the problem."""
+    ready = prepared_k_major(convolution_problem(pattern, sizes, aligned), sizes)
+    if isinstance(ready, str):
+        return ready
+    problem, how = ready
+    priced = wgrad_schedule(problem, how, sizes, device)
+    if priced is None:
+        return "groups do not fill a tile together"
+    clocks, splits, schedule = priced
+    why = f"TMA reads the positions of an image, wgmma multiplies rows as they lie; {splits} parts of the sum"
+    notes = [Note("", "im2col", why)]
+    if problem.a.pack is not None:
+        copied = "A and B copied to the workspace first, lines of positions padded to 16 bytes"
+        notes.append(Note("", "layout", copied))
+    seconds = clocks / device.clock + copies_seconds(problem, sizes, device)
+    return Algorithm(problem, schedule, splits, tuple(notes), seconds)
 
 
 # --- groups that share tiles ----------------------------------------------------------
