@@ -25,6 +25,7 @@ from ucutlass.ir.hardware import Device
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.evidence import Machine, Record
+from ucutlass.runtime.inputs import nodes_of
 from ucutlass.runtime.store import EvidenceStore, record
 from ucutlass.runtime.verify.pool import MOST_LOSSES, START_SECONDS
 from ucutlass.runtime.verify.suite import memory_of
@@ -134,7 +135,12 @@ def _benched(
     if not audit_report.accepted:
         objections = "; ".join(f"{f.rule}: {f.words}" for f in audit_report.findings[:3])
         return RejectedOutcome(audit_report.verdict, objections[:800], (proof.id, bench.id, audit_id))
-    return _timed(row["regimes"][0], (proof.id, bench.id, audit_id))
+    outcome = _timed(row["regimes"][0], (proof.id, bench.id, audit_id))
+    versus = dict(outcome.versus)
+    if how.module is not None and "eager" in versus:
+        timed_ways = {b["name"] for b in baselines_of(subject.program, how, compiled)}
+        versus |= {way: versus["eager"] for way in _columns(how, compiled) if way not in timed_ways}
+    return replace(outcome, versus=tuple(versus.items()))
 
 
 def _timed(report: Mapping[str, Any], records: Sequence[str]) -> TimedOutcome:
@@ -210,7 +216,7 @@ def _bench(
         max_seconds=how.seconds,
         min_seconds=min(0.3, how.seconds),
         warmup=0.5,
-        launches=6,
+        launches=4,
         wall_launches=4,
         width=RATIO_WIDTH,
         seed=how.seed,
@@ -237,7 +243,8 @@ def _bench(
 
 
 COLUMNS = ("eager", "eager-tf32")
-"""The ways in which a module is timed beside a candidate; TF32 only where something is float32."""
+"""The ways in which a module is timed beside a candidate; TF32 only where something is float32. Where nothing is
+multiplied by a matrix the two are one, which is timed once."""
 
 
 def leaves_out(how: ConfirmationSettings) -> bool:
@@ -269,7 +276,16 @@ def baselines_of(program: ir.Program, how: ConfirmationSettings, compiled: bool)
     met = match_module(program, how.module)
     assert not isinstance(met, str), met  # it was judged before
     module_arguments = {"module": how.module.arguments(), "names": dict(met.keys)}
-    return [{"name": name} | module_arguments for name in _columns(how, compiled)]
+    multiplies = _multiplies(program)
+    ways = [w for w in _columns(how, compiled) if w != "eager-tf32" or multiplies or w == how.baseline]
+    return [{"name": name} | module_arguments for name in ways]
+
+
+def _multiplies(program: ir.Program) -> bool:
+    """Returns whether a program has dots, or functions of torch that may have."""
+    if isinstance(program, ir.Pipeline) and not all(isinstance(s.call, ir.Kernel) for s in program.stages):
+        return True
+    return any(isinstance(node, ir.Dot) for node in nodes_of(program))
 
 
 def _limit(baselines: Sequence[Mapping[str, Any]], how: ConfirmationSettings) -> float:

@@ -5,7 +5,7 @@
 Two sessions of each problem, without a model, make as many attempts: `rules` draws schedules as `ucc optimize` does,
 `random` draws each legal schedule of the same kernels as likely. Every candidate is built, held against the reference and
 timed; the best of each search is then raced against the compiler's own choice, which a search keeps where its best is
-slower. Ratios are times of the other over ours. The sessions of all problems run side by side and share compilers.
+slower. Ratios are times of the other over ours. The sessions run side by side, AT_ONCE problems at a time, and share compilers.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ from ucutlass.tasks.built import built_payload
 DRAWS: Mapping[str, Draw] = MappingProxyType({"rules": nominate, "random": nominate_uniformly})
 PROGRAMS = 4
 """Of one answer."""
+
+AT_ONCE = 3
+"""Problems whose sessions run side by side: compilers of some work under the timings of others, and rows end one after
+the other."""
 
 ARCH = "sm90a"
 
@@ -175,7 +179,7 @@ def main() -> None:
     with (
         closing(LocalEngine()) as engine,
         builder_pool(engine.cpus) as pool,
-        ThreadPoolExecutor(max(1, len(problems))) as beside,
+        ThreadPoolExecutor(AT_ONCE) as beside,
     ):
         shared = Shared(engine, here.device, pool, folder, options.attempts, options.seed)
         for future in as_completed([beside.submit(row, shared, problem) for problem in problems]):

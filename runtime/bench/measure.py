@@ -62,7 +62,7 @@ def measure(
     if turns:
         _warm_up(turns[0], chosen.warmup, gpu, now)
         began, warm = now(), False
-        while not settled and (seconds < chosen.max_seconds or rounds == 0):
+        while not settled and (rounds == 0 or seconds < protocol.most_seconds(rounds, chosen)):
             lost_here = _round(turns, workload, gpu, chosen, samples)
             for failed in lost_here:
                 outcomes[failed.name] = failed

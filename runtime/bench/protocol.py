@@ -18,6 +18,10 @@ WIDEST = 0.03
 """A ratio of 2 need not be known to 1 %: a share of its logarithm, and at most so much, decides as much."""
 
 
+LONGEST = 4.0
+"""Of `max_seconds`: a launch on many GB takes milliseconds, and what its rounds check takes longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Protocol:
     """Seconds, but where a name says otherwise.
@@ -26,7 +30,7 @@ class Protocol:
     3 s of matrix products (CUTLASS, media/docs/cpp, on methodology). A round is one palindrome of
     blocks A B B A, the first of all is dropped; rounds go on until both `min_rounds` that can be compared and
     `min_seconds` are reached and every candidate's median has a relative error below `error`, or until
-    `max_seconds`.
+    `max_seconds`, or LONGEST times as long where those hold fewer than `min_rounds`: without them there is no ratio.
     `block_us`: how long a block should take at least, so that the SM clock can be read from it.
     `width`: where it is not 0, rounds go on until the interval of every ratio is within this share of the ratio,
     instead of `error`, since a search asks which is faster and by how much.
@@ -62,6 +66,11 @@ def launches_for(launch_us: float, sets: int, protocol: Protocol) -> int:
     fewest = min(protocol.launches, math.ceil(10 * protocol.block_us / launch_us))
     launches = min(max(fewest, math.ceil(protocol.block_us / launch_us)), protocol.most_launches)
     return math.ceil(max(launches, 3) / sets) * sets
+
+
+def most_seconds(rounds: int, protocol: Protocol) -> float:
+    """Returns after how many seconds measuring ends, settled or not, with so many rounds."""
+    return protocol.max_seconds * (LONGEST if rounds < protocol.min_rounds else 1.0)
 
 
 def palindrome(count: int) -> tuple[int, ...]:

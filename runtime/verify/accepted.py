@@ -32,33 +32,24 @@ class AcceptedResults:
         self._key = random.SystemRandom().getrandbits(62)
         self._comparisons: OrderedDict[Hashable, tuple[Comparison, ...]] = OrderedDict()
 
-    @span("comparison")
-    def find(
-        self, program: Program, arguments: Sequence[Argument], results: Sequence[Tensor]
-    ) -> tuple[Comparison, ...] | None:
-        """Returns how these results compared before; None where they were not seen."""
-        mark = self._mark(program, arguments, results)
+    def find(self, mark: Hashable) -> tuple[Comparison, ...] | None:
+        """Returns how the results of a mark compared before; None where they were not seen."""
         if mark not in self._comparisons:
             return None
         self._comparisons.move_to_end(mark)
         return self._comparisons[mark]
 
-    @span("comparison")
-    def add(
-        self,
-        program: Program,
-        arguments: Sequence[Argument],
-        results: Sequence[Tensor],
-        comparisons: Sequence[Comparison],
-    ) -> None:
+    def add(self, mark: Hashable, comparisons: Sequence[Comparison]) -> None:
         """Remembers results that the whole reference found right; others are not."""
         if not comparisons or not all(c.ok and c.decided for c in comparisons):
             return
-        self._comparisons[self._mark(program, arguments, results)] = tuple(comparisons)
+        self._comparisons[mark] = tuple(comparisons)
         while len(self._comparisons) > MOST:
             self._comparisons.popitem(last=False)
 
-    def _mark(self, program: Program, arguments: Sequence[Argument], results: Sequence[Tensor]) -> Hashable:
+    @span("comparison")
+    def mark(self, program: Program, arguments: Sequence[Argument], results: Sequence[Tensor]) -> Hashable:
+        """Returns what stands for a program's results on these arguments: one pass over the memory of all."""
         tensors = [a for a in arguments if isinstance(a, Tensor)]
         numbers = tuple(a for a in arguments if not isinstance(a, Tensor))
         bits = fingerprint([*tensors, *results], self._key)

@@ -35,7 +35,9 @@ _SHIFT = 16
 """Bytes: the alignment that kernels may count on (`Access.align`), and no more."""
 
 MOST_RESERVED = 16 << 30
-"""Bytes that the allocator may keep from case to case."""
+RESERVED_SHARE = 0.35
+"""Bytes that the allocator may keep from case to case, or that share of the device's if that is more: a case of many
+GB is judged by whoever has the GPU alone, and allocating its tensors anew each time takes as long as comparing them."""
 
 MakeLaunch: TypeAlias = Callable[[tuple[int, ...]], "JudgedLaunch | DirectLaunch | StagedLaunch"]
 """The launch for every extent in the program's order. May raise LaunchError."""
@@ -138,6 +140,7 @@ def judge_all(
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     accepted = AcceptedResults()
+    most_reserved = _most_reserved() if device == "cuda" else 0
     with Path(journal).open("a", encoding="utf-8") as file:
 
         def write(entry: Mapping[str, Any]) -> None:
@@ -157,7 +160,7 @@ def judge_all(
                 # Whatever it is, it is this case's loss, and says so in the evidence.
                 raised = f"{type(error).__name__}: {error}"
             signal.setitimer(signal.ITIMER_REAL, 0)
-            if device == "cuda" and torch.cuda.memory_reserved() > MOST_RESERVED:
+            if device == "cuda" and torch.cuda.memory_reserved() > most_reserved:
                 # What the allocator kept in pieces would not serve the next case's tensors.
                 torch.cuda.empty_cache()
             seconds = round(time.monotonic() - began, 3)
@@ -165,6 +168,11 @@ def judge_all(
             if raised:
                 return f"stopped after {case.name}"
     return "all cases ran"
+
+
+def _most_reserved() -> int:
+    total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    return max(MOST_RESERVED, int(RESERVED_SHARE * total))
 
 
 def as_json(case: VerifyCase) -> dict[str, Any]:

@@ -83,7 +83,8 @@ def check(
         return LaunchVerdict((), (), tuple(stages), cut)
     kinds = launch.sized.pipeline.results
     missing = ""
-    earlier = None if accepted is None else accepted.find(program, arguments, stored)
+    mark = None if accepted is None else accepted.mark(program, arguments, stored)
+    earlier = None if accepted is None else accepted.find(mark)
     exact = tuple(exact_result(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
     references = exact
     try:
@@ -117,8 +118,8 @@ def check(
     comparisons = verdict.comparisons
     if earlier is not None and verdict.ok:
         comparisons = earlier  # the entire launch has the bits of its stages', which were right before
-    elif accepted is not None and expected is None and not missing:
-        accepted.add(program, arguments, results, comparisons)
+    elif accepted is not None and expected is None and not missing and deterministic and not problems:
+        accepted.add(mark, comparisons)  # which have the bits of the stages', whose mark it is
     return LaunchVerdict(() if missing else comparisons, tuple(problems), tuple(stages), missing)
 
 

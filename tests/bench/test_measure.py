@@ -387,6 +387,19 @@ def test_throttling_and_unsettled_medians_are_said() -> None:
     assert "noisy" in names(measured.outcomes[0])
 
 
+def test_long_launches_get_the_rounds_that_a_ratio_takes() -> None:
+    """A launch on many GB takes milliseconds: what it may take at most holds a few rounds of those alone."""
+    gpu, cells = FakeGpu(), Cells()
+    for seconds, rounds in ((0.03, 10), (0.001, 1)):
+        few = Protocol(warmup=0.0, min_seconds=0.0, max_seconds=seconds, block_us=600.0, launches=4)
+        measured = timed(
+            gpu, cells, cells.honest(gpu, "a", 4000.0), cells.honest(gpu, "b", 5000.0), chosen=few
+        )
+        assert measured.seconds > seconds and measured.rounds == rounds
+        (found,) = against_all(measured, few)
+        assert (found.ratio is not None) == (rounds == 10)
+
+
 def test_launches_at_the_floor_have_no_ratio() -> None:
     gpu, cells = FakeGpu(host=2.0), Cells()
     measured = timed(gpu, cells, cells.honest(gpu, "a", 2.0), cells.honest(gpu, "b", 3.0))

@@ -246,6 +246,11 @@ def test_evidence_has_a_column_for_every_way(problem: OptimizationProblem) -> No
     assert evidence.leaves_out(replace(how, baseline="eager")) and not evidence.leaves_out(how)
     early = evidence.baselines_of(program, replace(how, baseline="eager"), compiled=False)
     assert [one["name"] for one in early] == ["eager", "eager-tf32"]
+    text = LINEAR.replace("dot[K](x, fc_weight)", "sum[K](x) + max[K](fc_weight)")
+    added = frontend.program(frontend.read_text(text))
+    for ways, baseline in ((["eager"], "eager"), (["eager-tf32", "eager"], "eager-tf32")):
+        once = evidence.baselines_of(added, replace(how, baseline=baseline), compiled=False)
+        assert [one["name"] for one in once] == ways, "TF32 changes nothing without a product"
     whole = evidence.baselines_of(program, replace(how, baseline="eager"), compiled=True)
     assert [one["name"] for one in whole] == ["eager", "eager-tf32", "compile-max-autotune"]
     asked = evidence.baselines_of(program, how, compiled=False)
