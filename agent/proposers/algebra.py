@@ -1,4 +1,5 @@
-"""This module proposes what algebra derives of a problem's program, before what varies candidates."""
+"""This module proposes what algebra derives of a problem's program, and its products in 16 bits where the problem
+allows them, before what varies candidates."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from threading import Lock
 
 from ucutlass import ir
 from ucutlass.agent.candidate_text import candidate_text
+from ucutlass.agent.compute_type_casts import in_half
 from ucutlass.agent.problem import OptimizationProblem, ProgramCandidate, candidate_of
 from ucutlass.agent.proposer import Answer, OnSpend, Preparing, Proposer
 from ucutlass.agent.session import Ask, ProposedProgram, SessionState
@@ -23,8 +25,8 @@ BOUNDS = Bounds(terms=3_000, seconds=2.0, pricing=4.0)
 
 @dataclass(slots=True)
 class AlgebraProposer:
-    """Answers with the programs that algebra derives, each once a session, and then as `kernels` and `pipelines`
-    do, by which of the two the candidate is. What the problem does not take, such as a pipeline in place of a
+    """Answers with the programs in 16 bits and those that algebra derives, each once a session, and then as
+    `kernels` and `pipelines` do, by which of the two the candidate is. What the problem does not take, such as a pipeline in place of a
     kernel of the language, is left out."""
 
     problem: OptimizationProblem
@@ -50,10 +52,14 @@ class AlgebraProposer:
     def _programs(self) -> list[ProposedProgram]:
         with self._lock:
             if self._derived is None:
+                derived = _candidates(self.problem, self.device)
                 self._derived = [
-                    ProposedProgram(c.text, algebra_words(c))
-                    for c in _candidates(self.problem, self.device)
-                    if isinstance(candidate_of(self.problem, c.text), ProgramCandidate)
+                    program
+                    for program in (
+                        *_casts(self.problem),
+                        *(ProposedProgram(c.text, algebra_words(c)) for c in derived),
+                    )
+                    if isinstance(candidate_of(self.problem, program.text), ProgramCandidate)
                 ]
             return self._derived
 
@@ -64,6 +70,13 @@ class AlgebraProposer:
         named = {p.name: p for p in read.program.module.programs}
         pipeline = isinstance(named.get(self.problem.program), ir.Pipeline)
         return self.pipelines if pipeline else self.kernels
+
+
+def _casts(problem: OptimizationProblem) -> list[ProposedProgram]:
+    if not problem.compute_type:
+        return []
+    texts = in_half(problem.text, problem.program, problem.compute_type)
+    return [ProposedProgram(text, f"products of {elem.name}") for elem, text in texts.items()]
 
 
 def _candidates(problem: OptimizationProblem, device: Device | None) -> tuple[AlgebraCandidate, ...]:

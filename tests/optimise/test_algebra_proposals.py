@@ -71,6 +71,21 @@ def test_rules_propose_what_algebra_derives_once() -> None:
     assert later and not any(p.why.startswith("algebra: ") for p in later)
 
 
+def test_rules_propose_products_in_16_bits_where_the_problem_allows_them() -> None:
+    problem = problem_of(SCORES, "p.ucu", None, SIZES, "sm90a", "bf16")
+    first, *others = rules(problem, DEVICES["H200"]).propose(_ask(), _state(SCORES), lambda _: None).programs
+    assert first.why == "products of bf16" and "bf16(x)" in first.text
+    assert all(p.why.startswith("algebra: ") for p in others)
+    assert not _differs(SCORES, first.text, SIZES)
+    assert (
+        "bf16"
+        not in rules(_problem(), DEVICES["H200"])
+        .propose(_ask(), _state(SCORES), lambda _: None)
+        .programs[0]
+        .text
+    )
+
+
 def test_random_search_has_no_algebra() -> None:
     assert not isinstance(rules(_problem(), DEVICES["H200"], draw=nominate_uniformly), AlgebraProposer)
 
