@@ -12,6 +12,7 @@ from pathlib import Path
 from ucutlass import frontend
 from ucutlass.agent.batch import NoStart
 from ucutlass.agent.compute_type_casts import in_compute_type
+from ucutlass.agent.folded_problem import NothingFolded, folded_problem
 from ucutlass.agent.imported_start import ImportedStart, imported_start
 from ucutlass.agent.module import LIMIT_SECONDS, TorchModule, module_of_file, read_file
 from ucutlass.agent.module_processes import ModuleCall, in_own_process
@@ -34,7 +35,8 @@ class LoaderSettings:
     """Describes how files are read. `start` is a first program for a module: a file, or a folder with one for
     each module; the importer writes those of other modules. `writes`: the proposer writes first programs, so
     none is needed. `program` is which program of a file, `limit_seconds` what a module's process may take.
-    `cls` names a class of the file in place of `Model`, and `types` are those of its inputs."""
+    `cls` names a class of the file in place of `Model`, and `types` are those of its inputs. What depends on the
+    parameters `fold_weights` of a program alone is computed once."""
 
     arch: str
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -47,6 +49,7 @@ class LoaderSettings:
     limit_seconds: float = LIMIT_SECONDS
     cls: str = ""
     types: Sequence[str] = ()
+    fold_weights: Sequence[str] = ()
 
 
 def names_of(folder: Path) -> list[str]:
@@ -72,6 +75,11 @@ def problem_at(
     Raises Unusable, NoStart, StartProgramMismatch, ProgramError, ShapeError, UnknownComputeType."""
     if path.suffix != ".py":
         return problem_in(_text(path), str(path), how)
+    if how.fold_weights:
+        raise NothingFolded(
+            f"{path} is a PyTorch module, whose weights are its own: give --fold-weights with a program, as "
+            f"`ucc import {path} -o FILE.ucu` writes it"
+        )
     start = _start(path, how, within)
     text = "" if start is None else _text(start)
     read = read_file(path, how.mode, how.precision, how.cls, how.types)
@@ -117,9 +125,10 @@ def _without_start(
 
 
 def problem_in(text: str, file: str, how: LoaderSettings) -> OptimizationProblem:
-    """Returns the problem of a program's text. Raises ProgramError, ShapeError, UnknownComputeType."""
+    """Returns the problem of a program's text. Raises NothingFolded, ProgramError, ShapeError, UnknownComputeType."""
     sizes = how.sizes or written_sizes(text)
-    return problem_of(text, file, how.program, sizes, how.arch, how.compute_type)
+    problem = problem_of(text, file, how.program, sizes, how.arch, how.compute_type)
+    return folded_problem(problem, how.fold_weights) if how.fold_weights else problem
 
 
 def _text(path: Path) -> str:

@@ -185,3 +185,24 @@ def test_without_a_gpu_nothing_is_optimised(machine: Machine) -> None:
     result = machine.ucc("optimize", LINEAR, *SIZES)
     assert result.status == 3 and "there is no NVIDIA GPU here" in result.err
     assert not Path(machine.home / "data" / "sessions.sqlite").exists()
+
+
+LOW_RANK = """\
+pipeline low_rank(x: f32[M, K=64], a: f32[K, J=4096], b: f32[J, N=64]) -> f32[M, N] {
+  h: f32 = dot[K](x, a)
+  return dot[J](h, b)
+}
+"""
+
+
+def test_what_is_computed_once_is_left_out_of_a_session(machine: Machine, engine: Engine) -> None:
+    file = machine.home / "low_rank.ucu"
+    file.write_text(LOW_RANK)
+    words = ("optimize", file, "-s", "M=2048", "--attempts", "0", "--fold-weights")
+    assert machine.ucc(*words, "a, b").status == 0
+    problem = state_of(machine).problem
+    assert "pipeline low_rank_folded" in problem["text"] and problem["program"] == "low_rank"
+    refused = machine.ucc(*words, "c")
+    assert refused.status == 2 and "low_rank has no parameter c; it has x, a, b" in refused.err
+    for words in (("optimize", machine.home), ("optimize", "--resume", "a")):
+        assert machine.ucc(*words, "--fold-weights", "a").status == 2

@@ -10,6 +10,7 @@ from ucutlass.algebra.derivation import AlgebraCandidate, Derivation, FoldedCand
 from ucutlass.algebra.rule import AlgebraRule
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail
+from ucutlass.cli.options import names_in
 from ucutlass.grammar.format import format_file
 from ucutlass.ir.hardware import Device
 from ucutlass.units import duration
@@ -27,7 +28,7 @@ def explain(
     """Prints the programs that algebra makes of a program, the derivation of the first one rule by rule, and the
     program that computes once what depends on `weights` alone, names with commas between them. Raises
     ShapeError."""
-    names = [name.strip() for name in weights.split(",") if name.strip()]
+    names = names_in(weights)
     unknown = {*names} - {p.name for p in program.params}
     if unknown:
         words = f"{program.name} has no parameter {', '.join(sorted(unknown))}"

@@ -26,7 +26,7 @@ from ucutlass.agent.step_time import timed_step
 from ucutlass.cli import inputs, show
 from ucutlass.cli.engines import at_hand, journaled, opened, threads_take_turns_quickly
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import json_option, kernel_option, sizes_option
+from ucutlass.cli.options import json_option, kernel_option, names_in, sizes_option
 from ucutlass.cli.outputs import OutputPath, write
 from ucutlass.cli.proposer_options import proposer_factory
 from ucutlass.cli.search_options import ATTEMPTS, SearchOptions, search_options
@@ -69,6 +69,12 @@ _NO_GPU = "nothing was optimised: there is no NVIDIA GPU here that a compile tar
     metavar="FILE",
     help="Write the best program; a source that stands for it is written beside it as FILE.cu.",
 )
+@click.option(
+    "--fold-weights",
+    metavar="NAMES",
+    default="",
+    help="Parameters of a program that stay from call to call: what depends on them alone is computed once.",
+)
 @json_option
 def command(
     source: Path | None,
@@ -79,6 +85,7 @@ def command(
     level: Level | None,
     allow_source: bool,
     output: Path | None,
+    fold_weights: str,
     as_json: bool,
     how: SearchOptions,
 ) -> None:
@@ -92,6 +99,9 @@ def command(
     against the problem, built, held against its float64 reference and timed; one that would lead is also
     verified on the whole suite, timed in turns with the baseline and audited. All of it is written down
     as it happens: --resume goes on where a session stopped, however it did.
+
+    With --fold-weights a program is divided: FILE's program then takes what NAME_folded, in the same text, gives
+    when it is called once.
 
     With --level source what the proposer writes is compiled and run, with your rights.
     """
@@ -108,6 +118,8 @@ def command(
                 fail(Status.CALL, "--level source is for one problem, not for a run over many", as_json)
             if types:
                 fail(Status.CALL, "--input is for one module, not for a run over many", as_json)
+            if fold_weights:
+                fail(Status.CALL, "--fold-weights is for one program, not for a run over many", as_json)
             optimize_folder(file, id, how, sizes, name, as_json)
             return
     from ucutlass.agent.module_processes import module_processes
@@ -120,9 +132,13 @@ def command(
     ):
         journal = Journal.open(how.journal)
         local_gpu = at_hand(engine)
+        if fold_weights and file is None:
+            fail(Status.CALL, "--fold-weights begins a session: a session goes on as it was begun", as_json)
         if file is not None:
             arch = local_gpu.arch.name if local_gpu is not None else "sm90a"
-            reading = replace(how.reading(arch, sizes, name), cls=cls, types=types)
+            reading = replace(
+                how.reading(arch, sizes, name), cls=cls, types=types, fold_weights=names_in(fold_weights)
+            )
             if level == "source" and how.proposer.chosen == "rules":
                 words_ = "--level source needs a proposer that writes CUDA: --model or --command"
                 fail(Status.CALL, words_, as_json)

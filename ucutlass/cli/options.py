@@ -119,6 +119,11 @@ journal_option = click.option(
 )
 
 
+def names_in(words: str) -> tuple[str, ...]:
+    """Returns names that stand with commas between them."""
+    return tuple(name.strip() for name in words.split(",") if name.strip())
+
+
 def seconds_option(flag: str, default: float, words: str) -> Callable[[F], F]:
     """Returns a time limit."""
     return click.option(flag, type=PositiveNumber(), default=default, show_default=True, help=words)
