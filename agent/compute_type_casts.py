@@ -146,9 +146,9 @@ def _operands_renamed(node: Any, renamed: Mapping[str, str]) -> Any:
         case tuple():
             return tuple(_operands_renamed(child, renamed) for child in node)
         case syntax.Call(callee="dot", arguments=(left, right, *rest)):
-            operands = [_renamed(argument.value, renamed) for argument in (left, right)]
-            if operands[0] is not None and operands[1] is not None:
-                sides = (replace(a, value=o) for a, o in zip((left, right), operands, strict=True))
+            first, second = (_renamed(argument.value, renamed) for argument in (left, right))
+            if first is not None and second is not None:
+                sides = (replace(left, value=first), replace(right, value=second))
                 return replace(node, arguments=(*sides, *rest))
             return replace(node, arguments=_operands_renamed(node.arguments, renamed))
         case _ if is_dataclass(node) and not isinstance(node, type):

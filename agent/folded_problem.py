@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ucutlass import frontend
 from ucutlass.agent.batch import NoStart
+from ucutlass.agent.candidate_text import candidate_text
 from ucutlass.agent.problem import OptimizationProblem, problem_of
 from ucutlass.algebra.derivation import derive
 from ucutlass.algebra.egraph import Full
@@ -43,7 +44,7 @@ def folded_problem(problem: OptimizationProblem, names: Sequence[str]) -> Optimi
             "--fold-weights out"
         )
     extents = dict(zip(program.dims, complete(program, problem.sizes), strict=True))
-    rest = frontend.program(frontend.read_text(folded.text, problem.file), program.name)
+    rest = frontend.program(candidate_text(folded.text).checked, program.name)
     sizes = {dim: extents[dim] for dim in free_dims(rest)}
     return problem_of(
         folded.text, problem.file, program.name, sizes, problem.arch, problem.compute_type or None
