@@ -30,7 +30,7 @@ from ucutlass.assembly import ProgramAtSizes, code_of, planned_sources
 from ucutlass.diagnostics import ProgramError
 from ucutlass.handoff import program_payload
 from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
-from ucutlass.reference.freeing import kernel_with_free_rows, separable
+from ucutlass.reference.freeing import separable, with_free_rows
 from ucutlass.reference.slices import is_small
 from ucutlass.runtime import calibrate, isolation
 from ucutlass.runtime.evidence import ADOPTED, EvidenceKind, Record
@@ -38,6 +38,7 @@ from ucutlass.runtime.store import EvidenceStore
 from ucutlass.runtime.subject import algorithm_digest, file_digest, harness_digest, program_digest
 from ucutlass.runtime.verify.suite import memory_of
 from ucutlass.shapes import free_dims
+from ucutlass.tasks.audit import is_small_program
 
 PROBE_SECONDS = 300.0
 
@@ -221,9 +222,10 @@ def probe_reference(candidate: AuditSubject, seed: int) -> ReferenceProbe | Miss
         "sizes": free,
         "seed": seed,
     }
-    fixed = isinstance(candidate.program, ir.Pipeline) and not free
+    program, rows = with_free_rows(candidate.program)
+    fixed = isinstance(program, ir.Pipeline) and not free
     outcome: isolation.CallOutcome | None = None
-    memory = memory_of(candidate.program, free) if fixed else 0
+    memory = memory_of(program, {**free, **dict.fromkeys(rows, 1)}) if fixed else 0
     large = memory > LARGE_BYTES or row_is_large(candidate.program, candidate.sizes)
     if large and (gpu := gpu_at_hand()):
         on_gpu = arguments | {"gpu": gpu, "wait": PROBE_SECONDS, "shared": memory <= SHARED_BYTES}
@@ -246,12 +248,17 @@ def probe_reference(candidate: AuditSubject, seed: int) -> ReferenceProbe | Miss
 
 
 def row_is_large(program: ir.Program, sizes: Mapping[str, int]) -> bool:
-    """Returns whether a kernel's reference takes a core long at one of the rows that do not depend on each other, with
-    what its text leaves free cut as the probe cuts it."""
-    if not isinstance(program, ir.Kernel):
-        return False
-    freed, _ = kernel_with_free_rows(program)
+    """Returns whether a reference takes a core long at one of the rows that do not depend on each other, with what its
+    text leaves free cut as the probe cuts it; of a pipeline whether it does where nothing else is free."""
+    freed, lengths = with_free_rows(program)
+    if isinstance(freed, ir.Pipeline):
+        return (
+            bool(lengths)
+            and not free_dims(program)
+            and not is_small_program(freed, dict.fromkeys(lengths, 1))
+        )
     rows, free = separable(freed), free_dims(program)
+    assert isinstance(program, ir.Kernel)
     least = {d: 1 if d in rows else min(n, LEAST_CUT) if d in free else n for d, n in sizes.items()}
     return not is_small(program, least)
 

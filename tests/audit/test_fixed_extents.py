@@ -69,10 +69,49 @@ def test_fewer_coordinates_give_a_slice_of_the_whole(text: str) -> None:
         assert torch.equal(part, result.narrow(axis, 0, 9))
 
 
-def test_a_pipeline_stays_as_it_is() -> None:
-    text = "pipeline c(x: f32[M=8, K=4]) -> f32[M, K] { h: f32[M, K] = x * 2  return h + 1 }"
-    whole = program(text)
-    assert with_free_rows(whole) == (whole, {})
+CHAIN = """
+pipeline k(x: f32[M=300, K=40], w: f32[(A=4 B=8), K], g: f32[A]) -> f32[M, A, B] {
+  h: f32[M, (A B)] = relu(dot[K](x, w))
+  n: f32[M, (A B)] = h - mean[B](h)
+  return n * g
+}
+"""
+CALLED = """
+kernel scaled(y: f32[N, K]) -> f32[N, K] { return softmax[K](y) }
+
+pipeline k(x: f32[M=300, K=40]) -> f32[M, K] {
+  h: f32[M, K] = x * 2
+  return scaled(h)
+}
+"""
+
+
+@pytest.mark.parametrize("text", [CHAIN, CALLED])
+def test_rows_of_a_pipeline_are_free_where_they_are_those_of_every_stage(text: str) -> None:
+    whole = frontend.program(frontend.read_text(text), "k")
+    freed, of_text = with_free_rows(whole)
+    assert of_text == {"M": 300}
+    x, *rest = generate(whole, {}, "normal", seed=1)
+    assert isinstance(x, torch.Tensor)
+    (result,) = evaluate(whole, [x, *rest])
+    (part,) = evaluate(freed, [x[:9], *rest])
+    assert torch.equal(part, result[:9])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "h: f32[M, K] = x * 2  return h - mean[M](h)",
+        "h: f32[M, K] = torch.flip(x)  return h + 1",
+        "h: f32[M, K] = x * f32(index(M))  return h + 1",
+        "h: f32[M, K] = both(v, x)  return h + 1",
+    ],
+)
+def test_rows_of_a_pipeline_stay_where_a_stage_needs_all(body: str) -> None:
+    text = "kernel both(v: f32[N], y: f32[N, K]) -> f32[N, K] { return y * v }\n"
+    text += f"pipeline k(x: f32[M=8, K=8], v: f32[J=8]) -> f32[M, K] {{ {body} }}"
+    whole = frontend.program(frontend.read_text(text), "k")
+    assert "M" not in with_free_rows(whole)[1]
 
 
 @pytest.mark.parametrize("text", [PRODUCT, SCALED])
@@ -125,6 +164,12 @@ def test_a_result_without_influence_is_still_found() -> None:
 FIXED_CHAIN = """
 pipeline k(x: f32[M=4096, K=512], w: f32[N=2048, K]) -> f32[M, N] {
   h: f32[M, N] = dot[K](x, w)
+  return softmax[N](h - mean[M](h))
+}
+"""
+LONG_CHAIN = """
+pipeline k(x: f32[M=4096, K=16384], w: f32[N=16384, K]) -> f32[M, N] {
+  h: f32[M, N] = dot[K](x, w)
   return softmax[N](h)
 }
 """
@@ -136,6 +181,8 @@ pipeline k(x: f32[M=4096, K=512], w: f32[N=2048, K]) -> f32[M, N] {
         (FIXED_CHAIN, "cuda", ["cuda"]),
         (FIXED_CHAIN, "cpu", ["cpu"]),
         (FIXED_CHAIN.replace("4096", "64").replace("2048", "64"), "cuda", ["cpu"]),
+        (FIXED_CHAIN.replace(" - mean[M](h)", "").replace("2048", "512"), "cuda", ["cpu"]),
+        (LONG_CHAIN, "cuda", ["cuda"]),
         (PRODUCT, "cuda", ["cpu"]),
         (FIXED_CHAIN, "cuda too small", ["cuda", "cpu"]),
     ],

@@ -5,16 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from ucutlass import ir
-from ucutlass.ir import Kernel, MemoryAxis, Program, TensorType, extents
+from ucutlass.ir import Kernel, Pipeline, Program, Stage, TensorType, extents
 from ucutlass.ir.extents import Extent, Fixed, Free
 from ucutlass.ir.traversal import walk
 
 
 def with_free_rows(program: Program) -> tuple[Program, Mapping[str, int]]:
-    """Does as `kernel_with_free_rows`; a pipeline is returned as it is."""
-    return kernel_with_free_rows(program) if isinstance(program, Kernel) else (program, {})
+    """Does as `kernel_with_free_rows`, of a pipeline where that holds of every stage."""
+    match program:
+        case Kernel():
+            return kernel_with_free_rows(program)
+        case Pipeline():
+            return _pipeline_with_free_rows(program)
 
 
 def kernel_with_free_rows(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
@@ -27,20 +32,79 @@ def kernel_with_free_rows(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
     return (_freed(kernel, lengths), lengths) if lengths else (kernel, {})
 
 
+def _pipeline_with_free_rows(pipeline: Pipeline) -> tuple[Pipeline, Mapping[str, int]]:
+    fixed = {dim: extent.value for dim, extent in pipeline.dims.items() if isinstance(extent, Fixed)}
+    types = {p.name: p.type for p in pipeline.params} | dict(pipeline.buffers) | dict(pipeline.results)
+    lengths: dict[str, int] = {}
+    for dim, length in fixed.items():
+        derived = any(dim in extents.names(extent) for other, extent in pipeline.dims.items() if other != dim)
+        inner = [_inner_row(stage, types, dim) for stage in pipeline.stages]
+        if not derived and None not in inner and all(dim in kind.dims for _, kind in pipeline.results):
+            lengths[dim] = length
+            stages = zip(pipeline.stages, inner, strict=True)
+            pipeline = replace(
+                pipeline,
+                dims={**pipeline.dims, dim: Free(dim)},
+                params=tuple(replace(p, type=_freed_type(p.type, lengths)) for p in pipeline.params),
+                buffers=tuple((name, _freed_type(kind, lengths)) for name, kind in pipeline.buffers),
+                results=tuple((name, _freed_type(kind, lengths)) for name, kind in pipeline.results),
+                stages=tuple(_freed_stage(stage, row, length) for stage, row in stages),
+            )
+    return pipeline, lengths
+
+
+def _inner_row(stage: Stage, types: Mapping[str, ir.ParamType], dim: str) -> str | None:
+    """Returns the name of a dimension of a pipeline in a stage's kernel, "" where that does not have it; None where
+    coordinates of the stage's results depend on others along it, or nothing says whether they do."""
+    outer = [types[name] for name in (*stage.arguments, *stage.outputs) if isinstance(name, str)]
+    if not any(dim in kind.dims for kind in outer if isinstance(kind, TensorType)):
+        return ""
+    kernel = stage.call
+    if not isinstance(kernel, Kernel):
+        return None
+    kinds = [p.type for p, a in zip(kernel.params, stage.arguments, strict=True) if isinstance(a, str)]
+    rows: set[str] = set()
+    for mine, theirs in zip((*kinds, *(r.type for r in kernel.results)), outer, strict=True):
+        if isinstance(mine, TensorType) and isinstance(theirs, TensorType):
+            for here, there in zip(mine.axes, theirs.axes, strict=True):
+                if dim in there.dims and (there.dims != (dim,) or len(here.dims) != 1):
+                    return None
+                rows |= {*here.dims} if there.dims == (dim,) else set()
+    if len(rows) != 1:
+        return None
+    (row,) = rows
+    elsewhere = any(
+        row in here.dims and there.dims != (dim,)
+        for mine, theirs in zip((*kinds, *(r.type for r in kernel.results)), outer, strict=True)
+        if isinstance(mine, TensorType) and isinstance(theirs, TensorType)
+        for here, there in zip(mine.axes, theirs.axes, strict=True)
+    )
+    return None if elsewhere or row not in separable(_freed(kernel, {row: 0})) else row
+
+
+def _freed_stage(stage: Stage, row: str | None, length: int) -> Stage:
+    kernel = stage.call
+    return replace(stage, call=_freed(kernel, {row: length})) if row and isinstance(kernel, Kernel) else stage
+
+
+_Kind = TypeVar("_Kind", bound=ir.ParamType)
+
+
+def _freed_type(kind: _Kind, lengths: Mapping[str, int]) -> _Kind:
+    """Returns a type whose axes of these dimensions alone are free."""
+    if not isinstance(kind, TensorType):
+        return kind
+    axes = [
+        replace(a, extent=Free(a.dims[0])) if len(a.dims) == 1 and a.dims[0] in lengths else a
+        for a in kind.axes
+    ]
+    return replace(kind, axes=tuple(axes))
+
+
 def _freed(kernel: Kernel, lengths: Mapping[str, int]) -> Kernel:
     dims: dict[str, Extent] = {d: Free(d) if d in lengths else extent for d, extent in kernel.dims.items()}
-
-    def freed(kind: TensorType) -> TensorType:
-        return replace(kind, axes=tuple(map(axis_of, kind.axes)))
-
-    def axis_of(axis: MemoryAxis) -> MemoryAxis:
-        whole = len(axis.dims) == 1 and axis.dims[0] in lengths
-        return replace(axis, extent=Free(axis.dims[0])) if whole else axis
-
-    params = tuple(
-        replace(p, type=freed(p.type)) if isinstance(p.type, TensorType) else p for p in kernel.params
-    )
-    results = tuple(replace(r, type=freed(r.type)) for r in kernel.results)
+    params = tuple(replace(p, type=_freed_type(p.type, lengths)) for p in kernel.params)
+    results = tuple(replace(r, type=_freed_type(r.type, lengths)) for r in kernel.results)
     return replace(kernel, dims=dims, params=params, results=results)
 
 

@@ -75,7 +75,7 @@ def _probed(program: Program, sizes: Mapping[str, int], seed: int, device: str) 
     typed, lengths = with_free_rows(program)
     sizes = {**sizes, **lengths}
     report: dict[str, Any] = {}
-    for cut in reduced_sizes(typed, sizes, device):
+    for cut in reduced_sizes(typed, sizes, device, frozenset(lengths)):
         draws = [expect(typed, generate(typed, cut, d, seed=seed + s, device=device)) for d, s in DRAWS]
         inputs, moved = _inputs(typed, cut, seed, device)
         results = [
@@ -93,9 +93,12 @@ class ReducedSizesError(ValueError):
     """No reduced extents satisfy the program's requirements."""
 
 
-def reduced_sizes(program: Program, sizes: Mapping[str, int], device: str = "cpu") -> list[dict[str, int]]:
-    """Returns the free extents, cut to what the interpreter can do in seconds, the smallest first. Raises
-    ReducedSizesError where none satisfy the program."""
+def reduced_sizes(
+    program: Program, sizes: Mapping[str, int], device: str = "cpu", rows: frozenset[str] = frozenset()
+) -> list[dict[str, int]]:
+    """Returns the free extents, cut to what the interpreter can do in seconds, the smallest first. `rows` are
+    dimensions of a pipeline that `with_free_rows` made free. Raises ReducedSizesError where none satisfy the
+    program."""
     import math
 
     from ucutlass.shapes import ShapeError
@@ -107,7 +110,7 @@ def reduced_sizes(program: Program, sizes: Mapping[str, int], device: str = "cpu
             largest = max(cut, key=lambda d: cut[d])
             cut[largest] //= 2
         try:
-            cut = _few_rows(program, cut)
+            cut = _few_rows(program, cut, rows)
         except ShapeError:
             continue
         if cut not in reductions and _runs(program, cut, device):
@@ -118,22 +121,39 @@ def reduced_sizes(program: Program, sizes: Mapping[str, int], device: str = "cpu
     return reductions
 
 
-def _few_rows(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Returns extents at which a kernel's reference takes a core some milliseconds, as far as fewer of the rows that do
+def _few_rows(
+    program: Program, sizes: Mapping[str, int], rows: frozenset[str] = frozenset()
+) -> dict[str, int]:
+    """Returns extents at which a reference takes a core some milliseconds, as far as fewer of the rows that do
     not depend on each other make it so: what a row depends on, each does. Raises ShapeError."""
     from ucutlass.ir import Kernel
     from ucutlass.reference.freeing import separable
+
+    cut = dict(sizes)
+    rows = (separable(program) if isinstance(program, Kernel) else rows) & cut.keys()
+    while True:
+        longest = max(rows, key=lambda d: (cut[d], d), default="")
+        if is_small_program(program, cut) or cut.get(longest, 1) <= 1:
+            return cut
+        cut[longest] //= 2
+
+
+def is_small_program(program: Program, sizes: Mapping[str, int]) -> bool:
+    """Returns whether the reference of each launch of a program takes a core no longer than a GPU, at its free
+    extents. Raises ShapeError."""
+    from ucutlass.ir import Kernel
+    from ucutlass.pipeline.sized import sized_pipeline
     from ucutlass.reference.slices import is_small
     from ucutlass.shapes import complete
 
-    cut = dict(sizes)
-    rows = separable(program) & cut.keys() if isinstance(program, Kernel) else frozenset()
-    while True:
-        full = dict(zip(program.dims, complete(program, cut), strict=True))
-        longest = max(rows, key=lambda d: (cut[d], d), default="")
-        if not isinstance(program, Kernel) or is_small(program, full) or cut.get(longest, 1) <= 1:
-            return cut
-        cut[longest] //= 2
+    extents = complete(program, sizes)
+    if isinstance(program, Kernel):
+        return is_small(program, dict(zip(program.dims, extents, strict=True)))
+    return all(
+        is_small(step.kernel, dict(zip(step.kernel.dims, step.sizes, strict=True)))
+        for step in sized_pipeline(program, extents).steps
+        if step.kernel is not None
+    )
 
 
 def _runs(program: Program, sizes: Mapping[str, int], device: str) -> bool:
