@@ -20,9 +20,9 @@
 #include <vector>
 #include <array>
 #include <map>
-#include <ucontext.h>
 #include <cuda.h>
 #include <cuda_runtime.h>
+#include "fiber.h"
 #include "once.h"
 
 #ifdef EMULATOR_THREADS  // blocks run side by side, on so many threads of the host
@@ -38,7 +38,7 @@ namespace emu {
 enum class Op { ldmatrix, ldmatrix_trans, mma, shuffle_xor, shuffle_up, shuffle_from };
 struct Request { Op op; char const* name; void const* in[16]; void* out[4]; int distance; int width = 32; };
 struct Fiber {
-  ucontext_t context; std::unique_ptr<char[]> stack; uint3 tid; int index; bool done = false, ready = true; int64_t waiting = 0;  // the number of a wait
+  fiber::Context context; std::unique_ptr<char[]> stack; uint3 tid; int index; bool done = false, ready = true; int64_t waiting = 0;  // the number of a wait
   Request* request = nullptr;
   std::deque<std::vector<std::function<void()>>> groups; std::vector<std::function<void()>> open;
   Fiber(); Fiber(Fiber&&) noexcept; Fiber& operator=(Fiber&&) noexcept; ~Fiber();
@@ -61,7 +61,7 @@ EMULATED Fiber::Fiber(Fiber&&) noexcept = default;
 EMULATED Fiber& Fiber::operator=(Fiber&&) noexcept = default;
 EMULATED Fiber::~Fiber() = default;
 constexpr size_t kStack = 1 << 18;  // bytes of a thread
-inline EMULATED_LOCAL ucontext_t scheduler; inline EMULATED_LOCAL std::vector<Fiber> fibers; inline EMULATED_LOCAL Fiber* current;
+inline EMULATED_LOCAL fiber::Context scheduler; inline EMULATED_LOCAL std::vector<Fiber> fibers; inline EMULATED_LOCAL Fiber* current;
 inline EMULATED_LOCAL std::vector<uint8_t> memory; inline EMULATED_LOCAL int at_barrier, ended;
 inline EMULATED_LOCAL unsigned long blocks = 0;
 inline std::function<void()> body;
@@ -73,7 +73,7 @@ inline std::atomic<cudaError_t> failure{cudaSuccess};
 #ifndef EMULATOR_THREADS  // else blocks that wait for this one would wait forever
   if (current != nullptr) {
     failure = error;
-    swapcontext(&current->context, &scheduler);
+    fiber::exchange(current->context, scheduler);
   }
 #endif
   abort();
@@ -83,7 +83,7 @@ EMULATED void check_global(void const* target) {
   auto const* const at = static_cast<uint8_t const*>(target);
   if (at >= shared() && at < memory.data() + memory.size()) { fprintf(stderr, "global store to shared memory\n"); fault(cudaErrorInvalidAddressSpace); }
 }
-EMULATED void yield() { swapcontext(&current->context, &scheduler); }
+EMULATED void yield() { fiber::exchange(current->context, scheduler); }
 EMULATED void barrier() {
   if (++at_barrier == int(fibers.size()) - ended) { at_barrier = 0; for (auto& f : fibers) f.ready = true; return; }
   current->ready = false; yield();
@@ -249,7 +249,7 @@ EMULATED void start() {
     at_barrier = 0;
     for (auto& f : fibers) f.ready = !f.done;
   }
-  swapcontext(&current->context, &scheduler);
+  fiber::exchange(current->context, scheduler);
 }
 // A variable in shared memory begins every block as NaN: the first thread that comes to it writes that.
 template <class T> void begin(T& variable, unsigned long& block) {
@@ -264,8 +264,7 @@ EMULATED void begin_block(int threads) {
     Fiber& f = fibers[i];
     if (!f.stack) f.stack.reset(new char[kStack]);
     f.tid = uint3{unsigned(i) % wide, unsigned(i) / wide, 0}; f.index = i; f.done = false; f.ready = true; f.waiting = 0; f.groups.clear(); f.open.clear();
-    getcontext(&f.context); f.context.uc_stack.ss_sp = f.stack.get(); f.context.uc_stack.ss_size = kStack; f.context.uc_link = nullptr;
-    makecontext(&f.context, start, 0);
+    fiber::prepare(f.context, f.stack.get(), kStack, start);
   }
 }
 /// Runs the block's threads until none of them goes on. False where none did: all of them wait.
@@ -281,7 +280,7 @@ EMULATED bool run_threads() {
       Fiber& f = fibers[turn ? i : threads - 1 - i];
       if (!f.ready || f.done) continue;
       int64_t const waited = f.waiting;
-      current = &f; swapcontext(&scheduler, &f.context);
+      current = &f; fiber::exchange(scheduler, f.context);
       progress = progress || waited == 0 || waited != f.waiting;
       if (failure != cudaSuccess) { current = nullptr; return false; }
     }

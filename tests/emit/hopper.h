@@ -12,24 +12,24 @@
 #include <memory>
 #include <string>
 #include <vector>
-#include <ucontext.h>
 #include <cuda.h>
 #include <cuda_runtime.h>
 
 #include "alignment.h"
+#include "fiber.h"
 #include "once.h"
 inline uint3 blockIdx; inline dim3 blockDim, gridDim;
 namespace hopper {
 [[noreturn]] EMULATED void fail(char const* what) { fprintf(stderr, "%s\n", what); abort(); }
-struct Fiber { ucontext_t context; std::unique_ptr<char[]> stack; uint3 tid, block; int index, rank; bool done; };
+struct Fiber { fiber::Context context; std::unique_ptr<char[]> stack; uint3 tid, block; int index, rank; bool done; };
 constexpr size_t kStack = 1 << 17;  // bytes of a thread
-inline ucontext_t scheduler; inline std::vector<Fiber> fibers; inline Fiber* current; inline int threads;
+inline fiber::Context scheduler; inline std::vector<Fiber> fibers; inline Fiber* current; inline int threads;
 inline std::vector<std::vector<uint8_t>> memories; inline uint64_t changes, epoch;
 inline std::function<void()> body;
 EMULATED uint8_t* shared(int rank) { return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(memories[rank].data()) + 1023) / 1024 * 1024); }
 EMULATED char* memory() { return reinterpret_cast<char*>(shared(current->rank)); }
 EMULATED uint32_t offset(void const* p) { return uint32_t(static_cast<uint8_t const*>(p) - shared(current->rank)); }
-EMULATED void yield() { swapcontext(&current->context, &scheduler); }
+EMULATED void yield() { fiber::exchange(current->context, scheduler); }
 // Barriers among so many threads, by what they share.
 struct Meeting { int arrived = 0; uint64_t round = 0; };
 inline std::vector<Meeting> meetings(1 << 12);
@@ -171,22 +171,21 @@ template <class T> T shuffle(T v, int from) { T all[32]; gather(v, all); return 
 template <class T> T shuffle_up(T v, int by) { T all[32]; gather(v, all); int const lane = current->index % 32; return all[lane < by ? lane : lane - by]; }
 EMULATED unsigned ballot(bool v) { int all[32]; gather(int(v), all); unsigned bits = 0; for (int i = 0; i < 32; ++i) bits |= unsigned(all[i] != 0) << i; return bits; }
 // --- launch
-EMULATED void start() { body(); current->done = true; ++changes; swapcontext(&current->context, &scheduler); }
+EMULATED void start() { body(); current->done = true; ++changes; fiber::exchange(current->context, scheduler); }
 EMULATED void run_cluster(int size, unsigned first, size_t bytes) {
-  memories.assign(size, std::vector<uint8_t>(bytes + 2048, 0xff)); fibers.clear(); fibers.resize(size * threads);
+  memories.assign(size, std::vector<uint8_t>(bytes + 2048, 0xff)); fibers.resize(size * threads);
   std::fill(meetings.begin(), meetings.end(), Meeting{});
   for (int i = 0; i < size * threads; ++i) {
-    Fiber& f = fibers[i]; f.stack.reset(new char[kStack]); f.index = i % threads; f.rank = i / threads; f.done = false;
+    Fiber& f = fibers[i]; if (!f.stack) f.stack.reset(new char[kStack]); f.index = i % threads; f.rank = i / threads; f.done = false;
     f.tid = uint3{unsigned(f.index), 0, 0}; f.block = uint3{first + unsigned(f.rank), 0, 0};
-    getcontext(&f.context); f.context.uc_stack.ss_sp = f.stack.get(); f.context.uc_stack.ss_size = kStack; f.context.uc_link = nullptr;
-    makecontext(&f.context, start, 0);
+    fiber::prepare(f.context, f.stack.get(), kStack, start);
   }
   bool turn = false;
   for (bool left = true; left;) {
     left = false; turn = !turn; uint64_t const before = changes;
     for (int i = 0; i < size * threads; ++i) {
       Fiber& f = fibers[turn ? i : size * threads - 1 - i];
-      if (!f.done) { left = true; current = &f; blockIdx = f.block; swapcontext(&scheduler, &f.context); }
+      if (!f.done) { left = true; current = &f; blockIdx = f.block; fiber::exchange(scheduler, f.context); }
     }
     if (left && changes == before) fail("deadlock");
   }
