@@ -11,7 +11,6 @@ result, of the first batch's first heads.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,9 +22,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import ucutlass
 from benchmarks import harness
 from benchmarks.harness import Item, Row
+from benchmarks.turns import Launch, on_sets
 from ucutlass.runtime.timing import compare, sets_for
-
-Launch = Callable[[int], object]
 
 COMPUTE_TYPES = ("f32", "tf32")
 
@@ -167,7 +165,7 @@ def row(item: Item) -> Row:
     count = sets_for(bytes_)
     sets = operands(shape, count, item["seed"])
     kernels: dict[str, Any] = {t: ucutlass.loads(program(shape, t)) for t in COMPUTE_TYPES}
-    launches: dict[str, Launch] = {t: (lambda i, k=k: k(*sets[i])) for t, k in kernels.items()}
+    launches: dict[str, Launch] = {t: on_sets(k, sets) for t, k in kernels.items()}
     theirs = rivals(shape, sets)
     errors = {}
     heads = min(shape.h, 4)

@@ -119,7 +119,7 @@ class Case:
             if self.kind == "transposed"
             else (self.size + 2 * self.p - self.d * (self.r - 1) - 1) // self.s + 1
         )
-        return 2.0 * self.n * side**self.space * c * self.k * self.g * self.r**self.space
+        return float(2 * self.n * side**self.space * c * self.k * self.g * self.r**self.space)
 
 
 _FORWARD: tuple[Case, ...] = (
@@ -220,7 +220,7 @@ def eager(case: Case, fused: bool) -> Callable[..., torch.Tensor]:
             y = F.conv_transpose2d(x, w, b, stride=case.s, padding=case.p)
         elif case.kind == "weights":
             shape = [case.k, case.c, case.r, case.r]
-            return torch.ops.aten.convolution_backward(
+            of_weights: torch.Tensor = torch.ops.aten.convolution_backward(
                 w,
                 x,
                 x.new_empty(shape).to(memory_format=torch.channels_last),
@@ -233,11 +233,13 @@ def eager(case: Case, fused: bool) -> Callable[..., torch.Tensor]:
                 1,
                 [False, True, False],
             )[1]
+            return of_weights
         elif case.kind == "data":
             images = x.new_empty([case.n, case.c, case.size, case.size]).to(memory_format=torch.channels_last)
-            return torch.ops.aten.convolution_backward(
+            of_images: torch.Tensor = torch.ops.aten.convolution_backward(
                 x, images, w, None, [case.s] * 2, [case.p] * 2, [1, 1], False, [0, 0], 1, [True, False, False]
             )[0]
+            return of_images
         else:
             groups = case.k if case.kind == "depthwise" else case.g
             y = convolve(x, w, b, stride=case.s, padding=case.p, dilation=case.d, groups=groups)

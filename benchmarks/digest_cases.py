@@ -229,8 +229,8 @@ def _of_kernel(
         yield from _explicit(base, planned)
     if number % UNALIGNED_EVERY == 0:
         case = replace(base, unaligned=True)
-        if (planned := plan(case)) is not None and planned.plan != own.plan:
-            yield from _explicit(case, planned)
+        if (other := plan(case)) is not None and other.plan != own.plan:
+            yield from _explicit(case, other)
 
 
 def _explicit(base: Case, planned: Planned) -> Iterator[tuple[Case, Planned]]:

@@ -26,9 +26,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import Row
@@ -110,7 +109,7 @@ def rows(models: str, backends: str, dtype: str, batch: int) -> Iterator[Row]:
         for backend in backends.split(","):
             with tempfile.TemporaryDirectory(prefix="first-calls-") as folder:
                 for state in ("cold", "warm"):
-                    about = {
+                    about: Row = {
                         "model": model,
                         "backend": backend,
                         "state": state,
@@ -120,7 +119,7 @@ def rows(models: str, backends: str, dtype: str, batch: int) -> Iterator[Row]:
                     yield about | _apart([model, backend, dtype, str(batch)], Path(folder))
 
 
-def _apart(words: list[str], folder: Path) -> Mapping[str, Any]:
+def _apart(words: list[str], folder: Path) -> Row:
     """Returns what `called` does in a process whose compilers keep their caches in a folder."""
     caches = {
         CACHE_DIR: folder / "ucutlass",

@@ -30,10 +30,11 @@ from benchmarks.first_choice import Problem
 from benchmarks.gemm_cases import BATCHED, PLAIN, Shape, extents_of
 from ucutlass import frontend
 from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
-from ucutlass.ir.schedule import PartialSchedule
+from ucutlass.ir.schedule import partial_schedule_of_json
 from ucutlass.kernels.gemm.cost import DEFAULT, Constants, estimate
+from ucutlass.kernels.gemm.match import GemmPattern
 from ucutlass.kernels.gemm.problem import gemm_problem
-from ucutlass.kernels.gemm.schedule import GemmCandidate, build, candidate_of, case_of
+from ucutlass.kernels.gemm.schedule import GemmCandidate, PlanningCase, build, candidate_of, case_of
 from ucutlass.shapes import complete
 
 FITTED = (
@@ -115,29 +116,20 @@ def _drawn(report: Mapping[str, Any], device: Device) -> Iterator[Row]:
         problem = Problem(*row["problem"])
         if problem.kind not in PRICED:
             continue
-        checked = frontend.read_text(problem.text)
-        program = frontend.kernel(checked)
-        sizes = tuple(complete(program, problem.sizes))
-        case = case_of(
-            gemm_problem(frontend.pattern(checked, program), sizes), sizes, ARCHES["sm90a"], device
-        )
+        case = planning_case(problem.text, problem.sizes, device)
         for timed in row["candidates"]:
-            candidate = build(case, request(timed["request"]))
+            candidate = build(case, partial_schedule_of_json(timed["request"]))
             yield Row(row["name"], timed["schedule"], timed["us"] * 1e-6, candidate)
 
 
 def _recorded(recorded: Mapping[str, Any], device: Device) -> Iterator[Row]:
     """Of `benchmarks.record`: many schedules a shape."""
-    arch = ARCHES["sm90a"]
     for row in recorded["rows"]:
         if row["request"] is None:
             continue
         shape = (row["shape"], *row["sizes"])
-        checked = frontend.read_text(_text(shape, recorded["dtype"]))
-        program = frontend.kernel(checked)
-        sizes = tuple(complete(program, extents_of(shape)))
-        case = case_of(gemm_problem(frontend.pattern(checked, program), sizes), sizes, arch, device)
-        candidate = build(case, request(row["request"]))
+        case = planning_case(_text(shape, recorded["dtype"]), extents_of(shape), device)
+        candidate = build(case, partial_schedule_of_json(row["request"]))
         yield Row(row["shape"], row["schedule"], row["us"] * 1e-6, candidate)
 
 
@@ -158,9 +150,14 @@ def _text(shape: Shape, dtype: str) -> str:
     return (PLAIN if shape[1] == 1 else BATCHED).format(t=dtype)
 
 
-def request(recorded: Mapping[str, Any]) -> PartialSchedule:
-    """A request out of JSON, which has lists for tuples."""
-    return PartialSchedule(**{name: tuple(v) if isinstance(v, list) else v for name, v in recorded.items()})
+def planning_case(text: str, extents: Mapping[str, int], device: Device) -> PlanningCase:
+    """The product of a text at these extents."""
+    checked = frontend.read_text(text)
+    program = frontend.kernel(checked)
+    sizes = tuple(complete(program, extents))
+    pattern = frontend.pattern(checked, program)
+    assert isinstance(pattern, GemmPattern), type(pattern)
+    return case_of(gemm_problem(pattern, sizes), sizes, ARCHES["sm90a"], device)
 
 
 def by_shape(rows: Sequence[Row]) -> list[Group]:

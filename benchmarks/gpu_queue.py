@@ -150,7 +150,8 @@ def called(
     for line in lines(note):
         facts |= line
     if isinstance(outcome, isolation.Returned):
-        return facts | outcome.value
+        result: Row = outcome.value
+        return facts | result
     words = isolation.failure_text(outcome, "the row")[:600]
     if isinstance(outcome, isolation.Raised) and outcome.traceback:
         words += f"; {' '.join(outcome.traceback.split()[-40:])}"[:400]

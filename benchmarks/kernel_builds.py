@@ -57,7 +57,7 @@ def build(payload: Path, builder: KernelBuilder, deadline: float | None = None) 
         None if kernel is None else builder.future(Source(**kernel["source"]), kernel["plan"])
         for kernel in kernels
     ]
-    built = []
+    built: list[Row | None] = []
     for number, (kernel, future) in enumerate(zip(kernels, futures, strict=True)):
         if kernel is None or future is None:
             built.append(None)

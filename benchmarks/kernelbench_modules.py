@@ -149,7 +149,8 @@ def prepare(
             environ=gpu_queue.environment(None, 1),
             memory_bytes=HOST_BYTES,
         )
-    row = {"name": problem.name, "level": problem.level, "asked_lane": settings.lane} | row
+    identity: Row = {"name": problem.name, "level": problem.level, "asked_lane": settings.lane}
+    row = identity | row
     if "status" in row or settings.depth == "plan":
         tell({"status": "planned"} | row, settings)
         return

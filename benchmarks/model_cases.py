@@ -6,7 +6,7 @@ configurations of real widths and few layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -300,17 +300,21 @@ TRANSFORMERS: Mapping[str, TextModel] = MappingProxyType(
 )
 
 
-def _cases() -> tuple[ModelCase, ...]:
-    of_images = [
+def _of_images(suite: Suite, make: Callable[[str], nn.Module], names: Iterable[str]) -> list[ModelCase]:
+    return [
         ModelCase(name, suite, partial(make, name), partial(images, side=SIDES.get(name, 224)))
-        for suite, make, names in (("torchvision", _torchvision, TORCHVISION), ("timm", _timm, TIMM))
         for name in names
     ]
+
+
+def _cases() -> tuple[ModelCase, ...]:
+    torchvision = _of_images("torchvision", _torchvision, TORCHVISION)
+    timm = _of_images("timm", _timm, TIMM)
     of_texts = [
         ModelCase(f"hf_{name}", "transformers", partial(_text, case), case.inputs)
         for name, case in TRANSFORMERS.items()
     ]
-    return (*of_images, *of_texts)  # type: ignore[arg-type]
+    return (*torchvision, *timm, *of_texts)
 
 
 CASES: Mapping[str, ModelCase] = MappingProxyType({case.name: case for case in _cases()})

@@ -25,7 +25,7 @@ from benchmarks.harness import append
 from benchmarks.kernel_trace import by_name, kernel_times
 from benchmarks.model_cases import CASES, cast, settled
 from benchmarks.module_measure import free
-from benchmarks.turns import DeviceLock, Launch, compiled, cuda_clock, host_clock
+from benchmarks.turns import DeviceLock, compiled, cuda_clock, host_clock
 from ucutlass import spans
 
 if TYPE_CHECKING:
@@ -345,10 +345,7 @@ def _given_back(gpu: DeviceLock) -> Iterator[None]:
 def timed(calls: dict[str, Callable[..., Any]], inputs: Sequence[Tensor], device: str) -> Row:
     """Returns microseconds of a call by candidate, in CUDA graphs and as the host launches them."""
     sets = [inputs, *([x.clone() for x in inputs] for _ in range(SETS - 1))]
-    launches: dict[str, Launch] = {
-        name: (lambda at, call=call: call(*sets[at]))
-        for name, call in calls.items()  # type: ignore[misc]
-    }
+    launches = {name: turns.on_sets(call, sets) for name, call in calls.items()}
     clock = host_clock() if device == "cpu" else cuda_clock()
     captured = turns.compare(launches, SETS, clock)
     called = turns.compare(launches, SETS, clock, capture=False, window_us=20000.0)

@@ -163,12 +163,13 @@ def same_twice(
     text: str, sizes: dict[str, int], count: int, protocol: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """A kernel against itself, `count` measurements, each with buffers of its own; warmed up once."""
-    from ucutlass.api import loads
+    from ucutlass.api import LoadedKernel, loads
     from ucutlass.runtime.bench.cuda import Cuda
     from ucutlass.runtime.inputs import generate
     from ucutlass.tasks.bench import bytes_of_call, candidate_of
 
     kernel, gpu, reports = loads(text), Cuda(), []
+    assert isinstance(kernel, LoadedKernel)
     first = generate(kernel.program, sizes, "normal", seed=0, device=gpu.device)
     once = bytes_of_call(kernel, first)
     with torch.no_grad():

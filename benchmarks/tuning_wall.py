@@ -76,7 +76,7 @@ def call_compiled(problem: Problem) -> None:
     """The other side's process: one call of torch's product through torch.compile."""
     program = frontend.kernel(frontend.read_text(problem.text))
     operands = generate(program, problem.sizes, "normal", seed=0, device="cuda", generator_device="cuda")
-    product = rival_of(problem, [operands])
+    product = rival_of(problem, [[x for x in operands if isinstance(x, torch.Tensor)]])
     torch.compile(lambda: product(0), mode="max-autotune-no-cudagraphs", dynamic=False)()
     torch.cuda.synchronize()
 

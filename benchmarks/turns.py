@@ -26,6 +26,12 @@ from torch import Tensor
 
 Launch = Callable[[int], object]
 
+
+def on_sets(call: Callable[..., object], sets: Sequence[Sequence[Any]]) -> Launch:
+    """Returns the launch of a call that takes the operands of a set."""
+    return lambda i: call(*sets[i])
+
+
 ROUNDS, LEAST_ROUNDS = 9, 3
 
 CHUNK = 2**25
@@ -190,7 +196,7 @@ def error_of(result: Tensor, exact: Tensor) -> ResultError:
 
 
 def _chunks(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    return zip(a.split(CHUNK), b.split(CHUNK), strict=True)
+    return zip(torch.split(a, CHUNK), torch.split(b, CHUNK), strict=True)
 
 
 FLOORS: Mapping[str, float] = {"f32": 2.0**-20, "tf32": 2.0**-11, "bf16": 2.0**-8, "f16": 2.0**-11}
