@@ -53,6 +53,10 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
 RULES = ("seal", "correct", "ancestors", "lane", "insensitive", "constant", "tolerance")
 """What can be said of a kernel without a time."""
 
+UNDECIDED = "undecided"
+"""The verdict where nothing is wrong and the derived bounds, which are the program's alone, say nothing of most elements
+on numbers that do not strain it: `ucc verify` calls no kernel of it right."""
+
 LIMIT_SECONDS = 900.0
 """For one kernel on the host, g++ and emulation included."""
 
@@ -61,7 +65,7 @@ GPU_SECONDS = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Honest:
-    """`verdict` is the audit's by RULES. A problem of chance may be flawed, which is no conviction of its
+    """`verdict` is the audit's by RULES, or UNDECIDED. A problem of chance may be flawed, which is no conviction of its
     kernel; every other objection is a false alarm. `rms` is the largest of all cases."""
 
     name: str
@@ -72,7 +76,7 @@ class Honest:
 
     @property
     def ok(self) -> bool:
-        return self.verdict in ("ok", "minor", "flawed-problem")
+        return self.verdict in ("ok", "minor", "flawed-problem", UNDECIDED)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"ok": self.ok}
@@ -149,7 +153,7 @@ def judged_here(job: dict[str, Any], library: str) -> dict[str, Any]:
     device = "cuda" if library else "cpu"
     launch = loaded(kernel, Path(library)) if library else _emulated(kernel)
     scalars = distinct_scalars(kernel.kernel)
-    cases, failures = [], []
+    cases, failures, undecided = [], [], []
     # The suite leaves out numbers that say nothing about a program, such as those that overflow f16 sums.
     drawn = suite(kernel.kernel, kernel.sizes, seed=5, distributions=DISTRIBUTIONS, most=len(DISTRIBUTIONS))
     for case in drawn.cases:
@@ -160,17 +164,21 @@ def judged_here(job: dict[str, Any], library: str) -> dict[str, Any]:
         )
         verdict = verify.check(kernel.kernel, launch, arguments)
         left_open = verdict.state == "undecided" and case.strains
-        failures += [] if verdict.ok or left_open else [f"{case.distribution}: {verdict}"]
-        cases.append(_case(case.distribution, verdict, left_open))
+        said = [] if verdict.ok or left_open else [f"{case.distribution}: {verdict}"]
+        undecided += said if verdict.state == "undecided" else []
+        failures += [] if verdict.state == "undecided" else said
+        cases.append(_case(case.distribution, verdict, left_open or verdict.state == "undecided"))
     proof = VerifyEvidence("here", ArtefactDigests("", "", ""), not failures, tuple(cases), tuple(failures))
     why = MissingEvidence("no part of this")
     program = program_payload(frontend.read_text(task.text, f"{task.name}.ucu"))
     answers = probe(program, kernel.kernel.name, {d: kernel.sizes[d] for d in task.sizes}, 0)
     bundle = EvidenceBundle(kernel.kernel, None, why, proof, why, why, probe_of(answers), (), (), why, ())
     opinion = audit(bundle, RULES)
+    objections = "; ".join(f"{f.rule}: {f.words}" for f in opinion.findings)
+    accepted = opinion.verdict in ("ok", "minor")
     return {
-        "verdict": opinion.verdict,
-        "words": "; ".join(f"{f.rule}: {f.words}" for f in opinion.findings)[:600],
+        "verdict": UNDECIDED if undecided and accepted else opinion.verdict,
+        "words": ("; ".join(undecided) if undecided and accepted else objections)[:600],
         "worst": max(c.worst for c in cases),
         "rms": max((c.rms for c in cases if c.rms is not None), default=0.0),
     }

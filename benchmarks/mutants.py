@@ -137,7 +137,9 @@ def show(result: Result) -> None:
 
 def show_honest(kernel: Honest) -> None:
     bound = f"worst {kernel.worst:.2f}, rms {kernel.rms:.2f} of the bound {kernel.words[:160]}"
-    state = "fine" if kernel.ok else "FALSE ALARM"
+    state = (
+        "FALSE ALARM" if not kernel.ok else kernel.verdict if kernel.verdict == honest.UNDECIDED else "fine"
+    )
     _print(f"{state:11} honest    {kernel.name:38} {kernel.verdict}; {bound}\n")
 
 
@@ -169,6 +171,7 @@ def summary(results: Sequence[Result], passed: Sequence[Honest]) -> dict[str, An
             for b in B_ROWS
         },
         "honest": len(unchanged) + len(passed),
+        "undecided": sum(h.verdict == honest.UNDECIDED for h in passed),
         "false_alarms": sum(not r.fine for r in unchanged) + sum(not h.ok for h in passed),
     }
 

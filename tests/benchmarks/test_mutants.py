@@ -19,6 +19,7 @@ from tests.mutants.emulated import Row
 from tests.mutants.hopper import HOPPER
 from tests.mutants.lowering import LOWERINGS
 from ucutlass.emit.text import Source
+from ucutlass.reference import evaluate
 from ucutlass.runtime import isolation, sanitize
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildError
@@ -50,7 +51,14 @@ def test_every_row_of_ours_has_a_mutant_somewhere() -> None:
 
 @pytest.mark.parametrize(
     ("verdict", "ok"),
-    [("ok", True), ("minor", True), ("flawed-problem", True), ("gaming", False), ("unproven", False)],
+    [
+        ("ok", True),
+        ("minor", True),
+        ("flawed-problem", True),
+        ("undecided", True),
+        ("gaming", False),
+        ("unproven", False),
+    ],
 )
 def test_what_an_honest_kernel_may_be_called(verdict: str, ok: bool) -> None:
     assert Honest("seed", verdict, "").ok == ok
@@ -296,3 +304,39 @@ def test_an_honest_kernel_is_judged_so_on_the_host() -> None:
     (job,) = honest.jobs(1, 0, "cpu")
     judged = Honest(job.name, **honest.judged_here(asdict(job), ""))
     assert judged.ok, judged.words
+
+
+FAST_MEAN = """
+kernel k(x: e5m2[K=512, M=3], w: e5m2[N=144, K]) -> (y0: bf16[M, N], y1: bf16[M]) {
+  d = dot[K](x, w, acc=fast)
+  return y0 = d, y1 = mean[N](d)
+  schedule sm90a { warps gemv  rows 1 }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "off", "verdict"),
+    [
+        (FAST_MEAN, 0.0, "undecided"),
+        (FAST_MEAN, 1e4, "unproven"),
+        (FAST_MEAN.replace(", acc=fast", "").replace("e5m2", "bf16"), 0.0, "ok"),
+    ],
+)
+def test_what_no_bound_decides_is_no_alarm_and_what_is_wrong_stays_one(
+    text: str, off: float, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The errors of a fast accumulation may all have one sign, so that a mean of them has the bound of each."""
+
+    def launch(kernel: emulated.Prepared) -> Any:
+        def run(arguments: Sequence[Any], outputs: Sequence[Any]) -> None:
+            for out, result in zip(outputs, evaluate(kernel.kernel, arguments), strict=True):
+                out.copy_(result)
+            outputs[1][0] += off
+
+        return run
+
+    monkeypatch.setattr(honest, "_emulated", launch)
+    row = honest.judged_here(asdict(honest.Job("k", text, {})), "")
+    assert row["verdict"] == verdict and Honest("k", **row).ok == (verdict != "unproven")
+    assert ("says nothing of 3 of 3" in row["words"]) == (verdict == "undecided")
