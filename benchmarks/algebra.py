@@ -1,9 +1,9 @@
 """What algebra derives of KernelBench's problems, and what the cost model expects of it. Needs no GPU.
 
-    python -m benchmarks.algebra ROOT [--levels 1,2] [--only 14,18] [--device H200] [--out FILE.jsonl]
+    python -m benchmarks.algebra ROOT [--levels 1,2] [--only 14,18] [--draw N --seed S] [--device H200] [--out FILE.jsonl]
     python -m benchmarks.algebra --table FILE.jsonl
 
-Each problem is imported at its own extents and searched by `ucutlass.algebra`, in a process of its own. A row has
+`--draw` takes the problems that `ucc kernelbench --draw` does. Each problem is imported at its own extents and searched by `ucutlass.algebra`, in a process of its own. A row has
 the estimates of the imported program and of the best candidate, the rules of its derivation, and which results
 depend on no input: those are flaws of the problem, which the audit refuses (`flawed-problem`), and no gain. The
 gain of the others is the cost model's until it is measured.
@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks.harness import geomean
 from benchmarks.import_kernelbench import attempt, problems
+from ucutlass.agent.kernelbench import drawn, selected
 from ucutlass.files import put
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime import isolation
@@ -110,6 +111,8 @@ def main() -> int:
     parser.add_argument("root", type=Path, nargs="?")
     parser.add_argument("--levels", default="1,2")
     parser.add_argument("--only", default="")
+    parser.add_argument("--draw", type=int, help="problems of each level, by --seed")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="H200", choices=tuple(DEVICES))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path)
@@ -122,7 +125,12 @@ def main() -> int:
     levels, only = ([int(n) for n in text.split(",") if n] for text in (options.levels, options.only))
     rows: list[dict[str, Any]] = []
     process = isolation.WarmProcess()
-    for level, number, path in problems(options.root, levels, only):
+    chosen = list(problems(options.root, levels, only))
+    if options.draw is not None:
+        _, names = selected(options.root, ",".join(f"level{level}/*" for level in levels))
+        taken = {*drawn(names, options.draw, options.seed)}
+        chosen = [row for row in chosen if f"level{row[0]}/{row[2].name}" in taken]
+    for level, number, path in chosen:
         rows.append(problem_row(process, level, number, path, options.device))
         print(json.dumps({k: v for k, v in rows[-1].items() if k != "text"}), file=sys.stderr, flush=True)
         if options.out:

@@ -206,8 +206,11 @@ def _all_close(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
 def _close(x: torch.Tensor, y: torch.Tensor) -> bool:
     if x.shape != y.shape or x.dtype != y.dtype:
         return False
+    # Most have equal bits, which takes a tenth of the memory that it takes to look closer.
+    if torch.equal(x, y):
+        return True
     if not x.dtype.is_floating_point:
-        return bool(torch.equal(x, y))
+        return False
     finite = x[x.isfinite()].abs()
     most = float(finite.max()) if finite.numel() else 0.0
     return bool(torch.allclose(x, y, rtol=0.0, atol=_NEAR * most, equal_nan=True))
