@@ -13,6 +13,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path, PurePath
 from typing import Any, Literal, TypeAlias
 
@@ -53,14 +54,14 @@ def selected(root: Path, select: str) -> tuple[Path, list[str]]:
 
 
 def drawn(names: Sequence[str], count: int, seed: int) -> list[str]:
-    """Returns at most `count` problems of each level, drawn by a seed, in the order of `names`. A level's draw
-    does not depend on which other levels there are."""
-    chosen: set[str] = set()
+    """Returns at most `count` problems of each level, drawn by a seed. Levels take turns in the order of their draws, so
+    that what a run saw before it was cut is a draw too. A level's draw does not depend on which other levels there
+    are."""
+    draws = []
     for level in dict.fromkeys(PurePath(name).parts[0] for name in names):
         of_level = [name for name in names if PurePath(name).parts[0] == level]
-        chance = random.Random(f"{seed}:{level}")
-        chosen.update(chance.sample(of_level, min(count, len(of_level))))
-    return [name for name in names if name in chosen]
+        draws.append(random.Random(f"{seed}:{level}").sample(of_level, min(count, len(of_level))))
+    return [name for turn in zip_longest(*draws) for name in turn if name is not None]
 
 
 def _files(folder: Path) -> list[tuple[int, Path]]:
