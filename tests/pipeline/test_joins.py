@@ -245,3 +245,24 @@ def differ(text: str, rows: int, columns: int) -> None:
     # With roundings: the same casts stand where the same values were stored.
     tree = frontend.read_text(result.text).tree
     assert format_file(tree) == result.text
+
+
+SEVERAL = """
+kernel moments(y: f32[M, N]) -> (m: f32[N], v: f32[N]) {
+  return m = mean[M](y), v = var[M](y)
+}
+
+pipeline normed(x: f32[M=256, K=8192], w: f32[N=512, K]) -> f32[N] {
+  y: f32[M, N] = dot[K](x, w)
+  m: f32[N], v: f32[N] = moments(y)
+  return m * rsqrt(v + 1e-5)
+}
+"""
+
+
+def test_a_stage_that_stores_several_buffers_is_left() -> None:
+    checked = frontend.read_text(SEVERAL)
+    program = frontend.program(checked, "normed")
+    assert isinstance(program, ir.Pipeline)
+    extents = dict(zip(program.dims, complete(program, {}), strict=True))
+    assert joined(checked.tree, program, extents).text == format_file(checked.tree)

@@ -116,14 +116,13 @@ class _Text:
 
     def chains(self, attempts: Mapping[tuple[str, ...], _Attempt]) -> Iterator[tuple[str, ...]]:
         """Yields the pairs of buffers of which none can be left out alone, but perhaps both: attention that
-        was cut at its scores."""
+        was cut at its scores. What stores several buffers is no candidate itself."""
         for name in self.stored:
             readers = self.readers(name)
             if len(readers) != 1 or attempts[name,].join.together is not None:
                 continue
-            (behind,) = readers[0].stage.outputs
-            pair = (name, behind)
-            alone = attempts.get((behind,))
+            pair = (name, *readers[0].stage.outputs)
+            alone = attempts.get(pair[1:])
             if alone is not None and alone.join.together is None and pair not in attempts:
                 yield pair
 
