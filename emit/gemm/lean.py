@@ -86,6 +86,7 @@ class LeanLayout:
     splits: tuple[Split, ...]
     f16_parts: tuple[Parts, ...]
     a_in_registers: bool
+    ahead: bool
     a_through_registers: bool
     portion: int
     instruction_k: int
@@ -337,6 +338,9 @@ def _layout(
         else (),
         f16_parts=parts_of(problem, a, b) if in_f16 else (),
         a_in_registers=in_registers,
+        ahead=in_registers
+        and atoms == 1
+        and 2 * (registers + _TURN) <= (_MOST_BESIDE if reduced else _MOST_AHEAD),
         a_through_registers=through_registers,
         portion=math.gcd(schedule.tile[2] // 8, max(1, 4 // atoms)),
         instruction_k=32 // multiplied_problem.compute_type.bytes,
@@ -370,6 +374,14 @@ def _layout(
         reads_coordinates=operation.coordinates,
         call=call(operation, inputs),
     )
+
+
+_TURN = 32
+"""Registers of the parts of A of a turn: of four steps of K, two numbers for each of 4 elements."""
+
+_MOST_AHEAD, _MOST_BESIDE = 192, 176
+"""Those with two sets of accumulators and the parts of two turns, and where the epilogue reduces: ptxas 13.0 keeps them
+without spilling."""
 
 
 def _split_here(problem: GemmProblem, b: SharedOperand) -> tuple[SharedOperand, ...]:

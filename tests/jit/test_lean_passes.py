@@ -385,8 +385,11 @@ def test_machine_code_is_lean(
     assert {usage.kernel for usage in artifact.report.usage} == {*launched, KERNEL_NAME}
     assert not any(usage.spill_stores or usage.spill_loads or usage.stack for usage in artifact.report.usage)
     counted = operations(kernels((artifact.folder / link.IMAGE).read_bytes())[KERNEL_NAME])
-    tile_m, _, tile_k = plan.schedule.tile
-    assert counted[HGMMA] == tile_m // 128 * (tile_k // 16 * (3 + 6) if math == "f16x3" else tile_k // 8 * 3)
+    tile_m, tile_n, tile_k = plan.schedule.tile
+    # The loop that splits a turn ahead is written twice where a k tile is one turn.
+    copies = 2 if math != "f16x3" and tile_m == 128 and tile_n <= 128 and tile_k == 32 else 1
+    steps = tile_k // 16 * (3 + 6) if math == "f16x3" else tile_k // 8 * 3
+    assert counted[HGMMA] == copies * tile_m // 128 * steps
     assert not any(counted[call] for call in CALLS)
 
 
