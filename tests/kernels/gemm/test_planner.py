@@ -520,10 +520,11 @@ def test_operands_are_split_where_it_costs_least(m: int, n: int, k: int, math: s
 
 
 @pytest.mark.parametrize(
-    ("elem", "w", "sizes"), [("e4m3", "N, K", (656, 2320, 9344)), ("f16", "K, N", (1336, 1408, 3976))]
+    ("elem", "w", "sizes", "tile"),
+    [("e4m3", "N, K", (656, 2320, 9344), (128, 112)), ("f16", "K, N", (1336, 1408, 3976), (192, 96))],
 )
 def test_products_are_turned_where_tiles_fit_the_rows_better(
-    elem: str, w: str, sizes: tuple[int, int, int]
+    elem: str, w: str, sizes: tuple[int, int, int], tile: tuple[int, int]
 ) -> None:
     result = "bf16" if elem == "e4m3" else elem
     text = f"kernel k(x: {elem}[M, K], w: {elem}[{w}]) -> {result}[M, N] {{ return dot[K](x, w) }}"
@@ -531,7 +532,7 @@ def test_products_are_turned_where_tiles_fit_the_rows_better(
     kernel = frontend.kernel(checked)
     extents = complete(kernel, dict(zip("MNK", sizes, strict=True)))
     request = frontend.plan_kernel(checked, kernel, extents, "sm90a").planned.request
-    assert (request.swap, request.tile and request.tile[:2]) == ("yes", (128, 112))
+    assert (request.swap, request.tile and request.tile[:2]) == ("yes", tile)
 
 
 @pytest.mark.parametrize(("k", "least"), [(16384, 3), (65536, 6)])

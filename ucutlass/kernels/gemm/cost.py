@@ -56,7 +56,8 @@ class Constants:
     store, a plain function, one more whole operand, a tensor moved by threads. narrow_steps: how much longer the
     store of a tile takes whose columns are no multiple of 32. alone: how much longer slow
     functions take where one warp group works at them alone, with half the warps to hide what they wait for
-    (the case of _INSTRUCTIONS by pingpong: 192 us). split, handover, reduce_bytes: seconds that splitting K
+    (the case of _INSTRUCTIONS by pingpong: 192 us). lone: how much longer a step takes where pingpong has a tile for
+    one of its warp groups alone, unless four blocks share an operand (52 of an H200's times). split, handover, reduce_bytes: seconds that splitting K
     costs whatever its size; cycles until one part of a tile sees that the part before it is done; bytes per
     cycle of the partial sums. exchange, exchange_bytes: cycles that adding the parts of K in a cluster takes whatever
     its size; bytes per cycle that a block reads of the others' sums. cached: part of L2 that operands can live in. wide_accumulators,
@@ -91,6 +92,7 @@ class Constants:
     narrow_steps: float = 2.57
     direct: float = 0.427
     alone: float = 2.6
+    lone: float = 1.15
     split: float = 4.5e-06
     handover: float = 2000.0
     reduce_bytes: float = 35.6
@@ -294,6 +296,8 @@ def _sm90(c: GemmCandidate, s: Sm90Schedule, device: Device, k: Constants) -> Es
         slots = max(1, cluster_slots(device, blocks))
         active = min(slots, tiles * c.launch.splits if c.launch.splits else slots)
     step = _sm90_step(c, s, active, device, k)
+    if s.warps == "pingpong" and tiles <= slots and max(s.cluster) < _WIDE and c.k_tiles >= _LONG_K:
+        step *= k.lone
     epilogue = epilogue_cycles(c, m * n, k) + k.tile
     busiest, split_seconds = _sm90_busiest(c, s, tiles, slots, step, epilogue, k)
     average = tiles * (c.k_tiles * step + epilogue) / slots
@@ -416,6 +420,9 @@ def _row_share(operand: Access, extent: int, s: Sm90Schedule, c: GemmCandidate) 
     item = 2 if s.math == "f16x3" else operand.elem.bytes
     return _LINE / next((width for width in (128, 64, 32) if row * item % width == 0), 32)
 
+
+_WIDE, _LONG_K = 4, 16
+"""Blocks that share an operand in a wide cluster; steps of K beside which a kernel's start weighs little."""
 
 _LINE = 128
 _SECTOR = 32

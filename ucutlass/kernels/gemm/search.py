@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import ceil, sqrt
 from typing import TypeAlias
 
-from ucutlass.ir.hardware import clusters_at_a_time
+from ucutlass.ir.hardware import cluster_slots, clusters_at_a_time
 from ucutlass.ir.schedule import Math, Partials, PartialSchedule, SplitK, Warps
 from ucutlass.kernels.gemm.plan import COOPERATIVE_MATHS, REGISTER_MATHS, multipliers
 from ucutlass.kernels.gemm.problem import Shape, ceil_div
@@ -67,6 +67,7 @@ _SMALL_AREA = 2048 * 2048
 
 _CLUSTERS = ((1, 1), (2, 1), (1, 2))
 _WIDE_CLUSTERS = ((2, 2), (4, 1), (1, 4))
+_WIDE = 4
 """For tiles that were fitted to one wave or leave half of the SMs to parts of K, which loads bind: so many SMs read the
 same rows at once."""
 
@@ -171,7 +172,8 @@ def _sm90_of(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSc
         side = case.side(swap)
         fits = _fitted(case, side.shape, request)
         trimmed = _trimmed(case, side.shape, depth, request, fits)
-        divided = replace(request, partials="cluster")
+        # Of few rows of f32 the zeros in a tile are work by any division.
+        divided = request if request.math in REGISTER_MATHS else replace(request, partials="cluster")
         tiles: list[tuple[Warps, Tile, PartialSchedule]] = [
             ("cooperative", tile, divided) for tile in trimmed
         ]
@@ -210,7 +212,10 @@ def _orders(case: PlanningCase, request: PartialSchedule) -> tuple[tuple[Swap, .
 def _fitted(case: PlanningCase, shape: Shape, request: PartialSchedule) -> tuple[WarpsTile, ...]:
     if request.tile is not None:
         return ()
-    tiles = fitted(shape, case.device.sms, _most_accumulators(case, request), _listed(shape, request))
+    held, listed = _most_accumulators(case, request), _listed(shape, request)
+    # Wide clusters leave some SMs idle.
+    slots = (case.device.sms, cluster_slots(case.device, _WIDE))
+    tiles = dict.fromkeys(tile for count in slots for tile in fitted(shape, count, held, listed))
     return tuple(tile for tile in tiles if request.warps in (None, tile[0]))
 
 
@@ -228,8 +233,14 @@ def _trimmed(
     for rows in (_LEAST["cooperative"], 2 * _LEAST["cooperative"]):
         widest = min(MAX_TILE, held * THREADS["cooperative"] // rows // MIN_TILE_N * MIN_TILE_N)
         least = ceil_div(shape.n, widest)
-        most = case.device.sms // (_LEAST_PARTS_OF_K * ceil_div(shape.m, rows) * shape.batch)
-        for count in range(least, min(most, least + _MORE_COLUMNS) + 1):
+        along = ceil_div(shape.m, rows) * shape.batch
+        most = case.device.sms // (_LEAST_PARTS_OF_K * along)
+        # The narrowest tiles of which all parts run at a time.
+        full = (clusters_at_a_time(case.device, parts) // along for parts in _PARTS_OF_K)
+        few = range(least, min(most, least + _MORE_COLUMNS) + 1)
+        if request.math in REGISTER_MATHS:
+            few = few or range(least, least + 1)
+        for count in (*few, *(count for count in full if count > least)):
             width = ceil_div(ceil_div(shape.n, count), MIN_TILE_N) * MIN_TILE_N
             if width >= _NARROWEST and (rows, width) not in others and rows < 2 * shape.m:
                 tiles.append((rows, width, depth))
@@ -237,6 +248,7 @@ def _trimmed(
 
 
 _LEAST_PARTS_OF_K = 2
+_PARTS_OF_K = (2, 3, 4)
 """Into which K is divided."""
 
 _MORE_COLUMNS = 3
