@@ -21,7 +21,9 @@ from ucutlass.runtime.errors import (
     HostCompilerMissing,
     MachineError,
     SwitchError,
+    ToolchainError,
 )
+from ucutlass.runtime.jit import nvjitlink, nvrtc
 
 CheckState: TypeAlias = Literal["found", "missing", "broken"]
 Need: TypeAlias = Literal["build", "run", "optional"]
@@ -89,6 +91,16 @@ def _nvcc() -> Iterator[DoctorCheck]:
     nvcc = toolchain.find_nvcc(os.environ)
     yield DoctorCheck("nvcc", "found", "build", f"{nvcc.version} at {nvcc.path} (from {nvcc.origin})")
     yield from _tools(nvcc.path)
+
+
+def _compiler_libraries() -> Iterator[DoctorCheck]:
+    """NVRTC and nvJitLink of nvcc's version, without which nvcc builds all kernels, slowly."""
+    nvcc = toolchain.find_nvcc(os.environ)
+    for name, locate in (("NVRTC", nvrtc.locate), ("nvJitLink", nvjitlink.locate)):
+        try:
+            yield DoctorCheck(name, "found", "optional", locate(nvcc))
+        except ToolchainError as missing:
+            yield DoctorCheck(name, "missing", "optional", missing.what, missing.fix)
 
 
 def _tools(nvcc: Path) -> Iterator[DoctorCheck]:
@@ -191,6 +203,7 @@ def _cache() -> Iterator[DoctorCheck]:
 _CHECKS: tuple[tuple[str, Need, Callable[[], Iterator[DoctorCheck]]], ...] = (
     ("Python", "build", _python),
     ("nvcc", "build", _nvcc),
+    ("NVRTC", "optional", _compiler_libraries),
     ("host compiler", "build", _host),
     ("CUTLASS headers", "build", _cutlass),
     ("NVIDIA driver", "run", _gpu),

@@ -158,9 +158,10 @@ def build_stage(build_path: BuildPath | None) -> BuildPath:
 def _automatic_stage() -> BuildPath:
     from ucutlass.runtime.jit import nvjitlink, nvrtc
 
+    nvcc = toolchain().nvcc
     try:
-        nvrtc.version()
-        nvjitlink.version()
+        nvrtc.locate(nvcc)
+        nvjitlink.locate(nvcc)
     except ToolchainError as missing:
         words = f"kernels are built by nvcc, in tens of seconds each: {missing}"
         warnings.warn(words, NvrtcMissingWarning, stacklevel=2)

@@ -18,7 +18,6 @@ from ucutlass.files import write
 from ucutlass.runtime import folders
 from ucutlass.runtime.build import Artifact, cached_artifact
 from ucutlass.runtime.cache import KNOWN, Cache
-from ucutlass.runtime.jit import nvjitlink, nvrtc
 from ucutlass.runtime.switches import BuildPath
 from ucutlass.runtime.toolchain import Toolchain
 
@@ -61,8 +60,6 @@ def _file(source: Source, stage: BuildPath, toolchain: Toolchain, cache: Cache) 
         toolchain.nvcc.version,
         toolchain.host.version,
         toolchain.cutlass.digest,
-        nvrtc.version(),
-        nvjitlink.version(),
         _makers(),
     ]
     return cache.root / KNOWN / hashlib.sha256(json.dumps(material).encode()).hexdigest()

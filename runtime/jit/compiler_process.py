@@ -51,7 +51,12 @@ def _work(job: Path) -> int:
             start = time.monotonic()
             text = Path(unit["source"]).read_text(encoding="utf-8")
             compiled = nvrtc.compile_program(
-                nvrtc.load(), text, unit["source"], unit["options"], unit["headers"], unit["kernels"]
+                nvrtc.load(work["nvrtc"]),
+                text,
+                unit["source"],
+                unit["options"],
+                unit["headers"],
+                unit["kernels"],
             )
             put(Path(unit["out"]), compiled.code)
             if compiled.names:
@@ -61,7 +66,7 @@ def _work(job: Path) -> int:
         if link := work["link"]:
             start = time.monotonic()
             parts = {path: Path(path).read_bytes() for path in link["parts"]}
-            image, log = nvjitlink.link(nvjitlink.load(), parts, link["options"])
+            image, log = nvjitlink.link(nvjitlink.load(link["nvjitlink"]), parts, link["options"])
             put(Path(link["out"]), image)
             seconds.append(("nvJitLink", time.monotonic() - start))
             sys.stdout.write(log)

@@ -57,8 +57,9 @@ class NvrtcCompile:
 
 @dataclass(frozen=True, slots=True)
 class NvJitLinkStep:
-    """nvJitLink on LTO-IR; `parts` are paths, `out` the image's name in the folder of the build."""
+    """nvJitLink, as `nvjitlink.locate` found it, on LTO-IR; `parts` are paths, `out` the image's name in the folder of the build."""
 
+    nvjitlink: str
     parts: tuple[str, ...]
     out: str
     options: tuple[str, ...]
@@ -75,6 +76,7 @@ class CompilerOutput:
 def run(
     entry: str,
     folder: Path,
+    compiler: str,
     compiles: Sequence[NvrtcCompile],
     link: NvJitLinkStep | None,
     *,
@@ -84,12 +86,13 @@ def run(
     cancel: Event | None,
     limit_seconds: float,
 ) -> CompilerOutput:
-    """Runs the compilers in `folder`, their words in its file `log`.
+    """Runs the compilers in `folder`, their words in its file `log`; `compiler` is NVRTC as `nvrtc.locate` found it.
 
     Raises BuildError (after `keep`ing the folder; `command` is what a person runs to see it again),
     BuildTimedOut, BuildCancelled, and a MachineError as nvcc's refusals do.
     """
     job = {
+        "nvrtc": compiler,
         "compile": [unit.to_json() for unit in compiles],
         "link": None if link is None else asdict(link),
         "seconds": _SECONDS,
@@ -110,8 +113,8 @@ def run(
         kept_folder = keep()
         raise BuildError(entry, errors, kept_folder / _source(compiles), kept_folder / log, command)
     if status != 0:
-        words, compiler = _FULL.get(status, output), "NVRTC" if link is None else "NVRTC or nvJitLink"
-        raise nvcc.refusal(entry, status, words, keep, command, compiler, _source(compiles))
+        words, compilers = _FULL.get(status, output), "NVRTC" if link is None else "NVRTC or nvJitLink"
+        raise nvcc.refusal(entry, status, words, keep, command, compilers, _source(compiles))
     phases = json.loads((folder / _SECONDS).read_text(encoding="utf-8"))
     for name in (_JOB, _SECONDS):
         (folder / name).unlink()

@@ -81,8 +81,8 @@ def recipe(
     source: Source, sides: Divided, toolchain: Toolchain, limit_seconds: float = BUILD_SECONDS
 ) -> Recipe:
     """Returns how the kernel is built; its artifact has the image too. Raises NvrtcMissing."""
+    compiler = nvrtc.locate(toolchain.nvcc)
     versions = {
-        "nvrtc": "{}.{}".format(*nvrtc.version()),
         "nvcc": toolchain.nvcc.version,
         "host": toolchain.host.version,
         "cutlass": toolchain.cutlass.version,
@@ -115,6 +115,7 @@ def recipe(
                 output = device_compile.run(
                     source.entry,
                     folder,
+                    compiler,
                     (device,),
                     None,
                     log=nvcc.LOG,

@@ -17,10 +17,10 @@ from ucutlass.files import put
 from ucutlass.runtime import nvcc, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, BUILDERS, Artifact, Produced, Recipe, make
 from ucutlass.runtime.cache import Cache
-from ucutlass.runtime.errors import BuildError, ToolchainError
+from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.jit import device_compile, nvjitlink, nvrtc, nvrtc_build
 from ucutlass.runtime.progress import OnProgress, ignore
-from ucutlass.runtime.toolchain import INSTALL_CUDA, Toolchain, version_tuple
+from ucutlass.runtime.toolchain import Toolchain
 
 IMAGE = "kernel.cubin"
 ARITHMETIC = "arithmetic.cu"
@@ -47,10 +47,6 @@ ucc_image:
 """
 
 
-class CompilersDiffer(ToolchainError):
-    """nvcc, NVRTC and nvJitLink are of versions whose LTO-IR does not meet."""
-
-
 def recipe(
     source: Source,
     kernel: Lean,
@@ -62,12 +58,10 @@ def recipe(
     """Returns the kernel of `source`, built from its parts. Its artifact has `source.cu` as nvcc would
     build it, `arithmetic.cu` and the image.
 
-    Raises NvrtcMissing, NvJitLinkMissing, CompilersDiffer.
+    Raises NvrtcMissing, NvJitLinkMissing.
     """
-    compiler, linker = nvrtc.version(), nvjitlink.version()
-    _check(toolchain, compiler, linker)
+    compiler, linker = nvrtc.locate(toolchain.nvcc), nvjitlink.locate(toolchain.nvcc)
     base = nvrtc_build.recipe(kernel, toolchain, limit_seconds)
-    versions = {**base.versions, "nvrtc": "{}.{}".format(*compiler), "nvjitlink": "{}.{}".format(*linker)}
 
     def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
         start = time.monotonic()
@@ -80,7 +74,9 @@ def recipe(
             try:
                 skeleton_artifact = make(base, cache, on_progress=on_progress, cancel=cancel)
                 skeleton_seconds = time.monotonic() - start
-                linked = _image(source.entry, skeleton_artifact, folder, keep, cancel, limit_seconds)
+                linked = _image(
+                    source.entry, compiler, linker, skeleton_artifact, folder, keep, cancel, limit_seconds
+                )
                 library_start = time.monotonic()
                 put(folder / _DATA, _DATA_TEXT)
                 shared = nvrtc_build.awaited(driver, stop, cancel)
@@ -105,9 +101,9 @@ def recipe(
         entry=source.entry,
         arch=source.arch,
         command=f"{base.command}, then NVRTC, nvJitLink and a link of the parts",
-        versions=versions,
+        versions=base.versions,
         material={
-            **versions,
+            **base.versions,
             "driver": nvrtc_build.driver_recipe(toolchain).key,
             "skeleton": base.key,
             "arithmetic": kernel.arithmetic,
@@ -121,6 +117,8 @@ def recipe(
 
 def _image(
     entry: str,
+    compiler: str,
+    linker: str,
     skeleton_artifact: Artifact,
     folder: Path,
     keep: Callable[[], Path],
@@ -131,9 +129,13 @@ def _image(
     output = device_compile.run(
         entry,
         folder,
+        compiler,
         (device_compile.NvrtcCompile(ARITHMETIC, _ARITHMETIC_PART, _NVRTC_OPTIONS),),
         device_compile.NvJitLinkStep(
-            (str(skeleton_artifact.folder / nvrtc_build.DEVICE_PART), _ARITHMETIC_PART), IMAGE, _LINK_OPTIONS
+            linker,
+            (str(skeleton_artifact.folder / nvrtc_build.DEVICE_PART), _ARITHMETIC_PART),
+            IMAGE,
+            _LINK_OPTIONS,
         ),
         log=nvcc.LOG,
         command=_ARITHMETIC_COMMAND,
@@ -143,17 +145,6 @@ def _image(
     )
     (folder / _ARITHMETIC_PART).unlink()
     return output
-
-
-def _check(toolchain: Toolchain, compiler: tuple[int, int], linker: tuple[int, int]) -> None:
-    """LTO-IR is read by a linker of the same major version that is not older than its writer."""
-    major, minor = version_tuple(toolchain.nvcc.version)[:2]
-    writers = {"nvcc": (major, minor), "NVRTC": compiler}
-    for name, version in writers.items():
-        if version[0] != linker[0] or version > linker:
-            words = "nvJitLink {}.{} does not read what {} {}.{} writes"
-            fix = f"{nvjitlink.INSTALL}; {nvrtc.INSTALL}; {INSTALL_CUDA}"
-            raise CompilersDiffer(words.format(*linker, name, *version), fix)
 
 
 # --- the library ------------------------------------------------------------------
@@ -189,4 +180,4 @@ def _library(
     nvrtc_build.gxx(entry, link_command, toolchain, folder, keep, cancel, limit_seconds)
 
 
-__all__ = ["ARITHMETIC", "IMAGE", "CompilersDiffer", "recipe"]
+__all__ = ["ARITHMETIC", "IMAGE", "recipe"]

@@ -7,12 +7,13 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ucutlass.runtime.errors import ToolchainError
 from ucutlass.runtime.jit import shared_library
 
-INSTALL = "pip install 'nvidia-nvjitlink==13.0.*'"
-SONAME = "libnvJitLink.so.13"
+if TYPE_CHECKING:
+    from ucutlass.runtime.toolchain import Nvcc
 
 _LTOIR = 3
 """NVJITLINK_INPUT_LTOIR of nvJitLink.h."""
@@ -40,7 +41,7 @@ _RESULTS: Mapping[int, str] = MappingProxyType(
 
 
 class NvJitLinkMissing(ToolchainError):
-    """There is no nvJitLink of CUDA 13, or it does not load."""
+    """There is no nvJitLink of nvcc's version, or it does not load."""
 
 
 class NvJitLinkFailed(ToolchainError):
@@ -64,21 +65,29 @@ class NvJitLink:
 
 
 @functools.cache
-def load() -> NvJitLink:
-    """Returns nvJitLink of this machine, once a process. Raises NvJitLinkMissing, NvJitLinkFailed."""
+def load(place: str) -> NvJitLink:
+    """Returns the library that `locate` found, once a process. Raises NvJitLinkMissing, NvJitLinkFailed."""
     try:
-        library = shared_library.load(SONAME)
+        return _loaded(place)
     except OSError as error:
-        raise NvJitLinkMissing(f"nvJitLink cannot be loaded: {error}", INSTALL) from error
+        raise NvJitLinkMissing(f"nvJitLink cannot be loaded: {error}", "ucc doctor") from error
+
+
+def locate(nvcc: Nvcc) -> str:
+    """Returns the nvJitLink of nvcc's version, for `load`. Raises NvJitLinkMissing."""
+    return shared_library.locate(LIBRARY, nvcc)
+
+
+def _loaded(place: str) -> NvJitLink:
+    library = shared_library.load(place)
     major, minor = ctypes.c_uint(), ctypes.c_uint()
     _call(library, "nvJitLinkVersion", ctypes.byref(major), ctypes.byref(minor))
     return NvJitLink(library, (major.value, minor.value))
 
 
-def version() -> tuple[int, int]:
-    """Returns the version of `load`'s library, which is loaded only where its version is not remembered.
-    Raises as `load`."""
-    return shared_library.version(SONAME, lambda: load().version)
+LIBRARY = shared_library.CompilerLibrary(
+    "nvJitLink", "libnvJitLink", "nvidia-nvjitlink", NvJitLinkMissing, lambda place: _loaded(place).version
+)
 
 
 def link(linker: NvJitLink, parts: Mapping[str, bytes], options: Sequence[str]) -> tuple[bytes, str]:
@@ -116,7 +125,7 @@ def _content(library: ctypes.CDLL, handle: ctypes.c_void_p, what: str) -> bytes:
 
 def _call(library: ctypes.CDLL, function: str, *arguments: object) -> None:
     if status := getattr(library, function)(*arguments):
-        raise NvJitLinkFailed(f"{function}: {_error_text(status)}", INSTALL)
+        raise NvJitLinkFailed(f"{function}: {_error_text(status)}", "ucc doctor")
 
 
 def _error_text(status: int) -> str:

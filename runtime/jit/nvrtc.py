@@ -7,19 +7,20 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ucutlass.runtime.errors import ToolchainError
 from ucutlass.runtime.jit import shared_library
 
-INSTALL = "pip install 'nvidia-cuda-nvrtc==13.0.*'"
-SONAME = "libnvrtc.so.13"
+if TYPE_CHECKING:
+    from ucutlass.runtime.toolchain import Nvcc
 
 _COMPILATION = 6
 """NVRTC_ERROR_COMPILATION of nvrtc.h: the source is refused, and the log says why."""
 
 
 class NvrtcMissing(ToolchainError):
-    """There is no NVRTC of CUDA 13, or it does not load."""
+    """There is no NVRTC of nvcc's version, or it does not load."""
 
 
 class NvrtcFailed(ToolchainError):
@@ -43,22 +44,30 @@ class Nvrtc:
 
 
 @functools.cache
-def load() -> Nvrtc:
-    """Returns NVRTC of this machine, once a process. Raises NvrtcMissing, NvrtcFailed."""
+def load(place: str) -> Nvrtc:
+    """Returns the library that `locate` found, once a process. Raises NvrtcMissing, NvrtcFailed."""
     try:
-        library = shared_library.load(SONAME, siblings="libnvrtc-builtins.so.[0-9]*")
+        return _loaded(place)
     except OSError as error:
-        raise NvrtcMissing(f"NVRTC cannot be loaded: {error}", INSTALL) from error
+        raise NvrtcMissing(f"NVRTC cannot be loaded: {error}", "ucc doctor") from error
+
+
+def locate(nvcc: Nvcc) -> str:
+    """Returns the NVRTC of nvcc's version, for `load`. Raises NvrtcMissing."""
+    return shared_library.locate(LIBRARY, nvcc)
+
+
+def _loaded(place: str) -> Nvrtc:
+    library = shared_library.load(place, siblings="libnvrtc-builtins.so.[0-9]*")
     library.nvrtcGetErrorString.restype = ctypes.c_char_p
     major, minor = ctypes.c_int(), ctypes.c_int()
     _call(library, "nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
     return Nvrtc(library, (major.value, minor.value))
 
 
-def version() -> tuple[int, int]:
-    """Returns the version of `load`'s library, which is loaded only where its version is not remembered.
-    Raises as `load`."""
-    return shared_library.version(SONAME, lambda: load().version)
+LIBRARY = shared_library.CompilerLibrary(
+    "NVRTC", "libnvrtc", "nvidia-cuda-nvrtc", NvrtcMissing, lambda place: _loaded(place).version
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,4 +140,4 @@ def _call(library: ctypes.CDLL, function: str, *arguments: object) -> None:
 def _check(library: ctypes.CDLL, function: str, status: int, log: str) -> None:
     if status:
         words = library.nvrtcGetErrorString(ctypes.c_int(status)).decode(errors="replace")
-        raise NvrtcFailed(f"{function}: {words} {log}".rstrip(), INSTALL)
+        raise NvrtcFailed(f"{function}: {words} {log}".rstrip(), "ucc doctor")

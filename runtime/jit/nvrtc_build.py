@@ -113,8 +113,8 @@ def recipe(kernel: Lean, toolchain: Toolchain, limit_seconds: float = BUILD_SECO
 
     Raises NvrtcMissing.
     """
+    compiler = nvrtc.locate(toolchain.nvcc)
     versions = {
-        "nvrtc": "{}.{}".format(*nvrtc.version()),
         "nvcc": toolchain.nvcc.version,
         "host": toolchain.host.version,
         "cutlass": toolchain.cutlass.version,
@@ -143,6 +143,7 @@ def recipe(kernel: Lean, toolchain: Toolchain, limit_seconds: float = BUILD_SECO
                 done = device_compile.run(
                     kernel.device.entry,
                     folder,
+                    compiler,
                     (device_part,),
                     None,
                     log=nvcc.LOG,

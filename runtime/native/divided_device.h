@@ -6,10 +6,9 @@
 #include <cuda/std/cstdint>
 #include <cuda/std/limits>
 #include <cuda/std/type_traits>
-#include <cuda/std/utility>
 
-#define INFINITY cuda::std::numeric_limits<float>::infinity()
-#define NAN cuda::std::numeric_limits<float>::quiet_NaN()
+#define INFINITY __builtin_bit_cast(float, 0x7f800000)
+#define NAN __builtin_bit_cast(float, 0x7fffffff)
 
 namespace std {
 using cuda::std::conditional_t;

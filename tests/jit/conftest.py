@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.errors import ToolchainError
 from ucutlass.runtime.jit import nvjitlink, nvrtc
+from ucutlass.runtime.toolchain import find
 
 
 @pytest.fixture
@@ -16,14 +18,14 @@ def cache(tmp_path: Path) -> Cache:
 @pytest.fixture(scope="session")
 def compiler() -> nvrtc.Nvrtc:
     try:
-        return nvrtc.load()
-    except nvrtc.NvrtcMissing as missing:
+        return nvrtc.load(nvrtc.locate(find().nvcc))
+    except ToolchainError as missing:
         pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="session")
 def linker() -> nvjitlink.NvJitLink:
     try:
-        return nvjitlink.load()
-    except nvjitlink.NvJitLinkMissing as missing:
+        return nvjitlink.load(nvjitlink.locate(find().nvcc))
+    except ToolchainError as missing:
         pytest.skip(str(missing))

@@ -14,6 +14,7 @@ from ucutlass import backend
 from ucutlass.cli import main
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.jit import nvrtc
+from ucutlass.runtime.toolchain import Nvcc
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -38,14 +39,14 @@ def test_a_removed_build_path_is_refused_with_what_to_take(option: tuple[str, st
     assert "this build path was removed: take auto, nvrtc or nvcc" in " ".join(done.output.split())
 
 
-def missing() -> tuple[int, int]:
-    raise nvrtc.NvrtcMissing("NVRTC cannot be loaded", nvrtc.INSTALL)
+def missing(nvcc: Nvcc) -> str:
+    raise nvrtc.NvrtcMissing("no NVRTC of CUDA 13.0", nvrtc.LIBRARY.install((13, 0)))
 
 
 def test_without_nvrtc_auto_is_nvcc_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a process; a build path that was asked for by its name stays."""
     backend._automatic_stage.cache_clear()
-    monkeypatch.setattr(nvrtc, "version", missing)
+    monkeypatch.setattr(nvrtc, "locate", missing)
     with pytest.warns(backend.NvrtcMissingWarning, match="pip install 'nvidia-cuda-nvrtc"):
         assert backend.build_stage("auto") == "nvcc"
     with warnings.catch_warnings():

@@ -26,7 +26,7 @@ from ucutlass.runtime.jit import device_compile, link, nvjitlink, nvrtc
 from ucutlass.runtime.jit import nvrtc_build as lean_parts
 from ucutlass.runtime.jit.compiler_process import FULL
 from ucutlass.runtime.switches import BuildPath
-from ucutlass.runtime.toolchain import Toolchain, find
+from ucutlass.runtime.toolchain import Nvcc, Toolchain, find
 
 pytestmark = pytest.mark.nvcc
 
@@ -94,6 +94,7 @@ def compiled(folder: Path, cancel: Event | None = None, limit: float = 60.0) -> 
     return device_compile.run(
         "ucc_0",
         folder,
+        nvrtc.locate(find().nvcc),
         (device_compile.NvrtcCompile("part.cu", "part.ltoir", OPTIONS),),
         None,
         log="build.log",
@@ -346,10 +347,10 @@ def test_without_nvrtc_no_other_way_is_taken(
 ) -> None:
     """Whoever asked for NVRTC is told what to install, and gets no slow build instead."""
 
-    def missing() -> tuple[int, int]:
-        raise nvrtc.NvrtcMissing("NVRTC cannot be loaded", nvrtc.INSTALL)
+    def missing(nvcc: Nvcc) -> str:
+        raise nvrtc.NvrtcMissing("no NVRTC of CUDA 13.0", nvrtc.LIBRARY.install((13, 0)))
 
-    monkeypatch.setattr(nvrtc, "version", missing)
+    monkeypatch.setattr(nvrtc, "locate", missing)
     with pytest.raises(nvrtc.NvrtcMissing, match="pip install 'nvidia-cuda-nvrtc"):
         backend.recipe_of(emit(biased(), ""), biased(), way, cache)
 

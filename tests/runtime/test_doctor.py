@@ -6,6 +6,8 @@ import pytest
 from runtime_fakes import FakeNvcc, fake_nvcc
 
 from ucutlass.runtime import doctor, system
+from ucutlass.runtime.jit import nvjitlink, nvrtc
+from ucutlass.runtime.toolchain import Nvcc
 
 
 def by_name(report: doctor.DoctorReport) -> dict[str, doctor.DoctorCheck]:
@@ -74,6 +76,21 @@ def test_an_old_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     fake_nvcc(tmp_path / "old/bin", version="11.8.89")
     monkeypatch.setenv("UCUTLASS_CUDA_HOME", str(tmp_path / "old"))
     assert by_name(doctor.examine())["nvcc"].state == "broken"
+
+
+def test_compilers_that_are_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(nvcc: Nvcc) -> str:
+        raise nvjitlink.NvJitLinkMissing(
+            f"nvcc {nvcc.version} needs nvJitLink of CUDA 13.0", "pip install it"
+        )
+
+    monkeypatch.setattr(nvrtc, "locate", lambda nvcc: "/some/libnvrtc.so.13")
+    monkeypatch.setattr(nvjitlink, "locate", missing)
+    report = doctor.examine()
+    checks = by_name(report)
+    assert (checks["NVRTC"].state, checks["NVRTC"].detail) == ("found", "/some/libnvrtc.so.13")
+    assert checks["nvJitLink"].state == "missing" and checks["nvJitLink"].fix == "pip install it"
+    assert report.can_build, "nvcc builds, slowly"
 
 
 def test_a_check_that_breaks_does_not_break_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
