@@ -33,10 +33,6 @@ PROGRAMS: Mapping[str, str] = MappingProxyType(
         "product by wgmma": build_time.PROGRAM.format(
             epilogue=build_time.FIRST, schedule=build_time.SCHEDULE
         ),
-        "ragged groups by wgmma": "kernel k(x: bf16[M=4096, K=1024], w: bf16[G=8, N=1024, K=1024], o: i32[9]) -> "
-        "bf16[M=4096, N=1024] { return dot[K](x, w[G = segment(M, o)]) }",
-        "ragged groups by multiply-adds": "kernel k(x: f32[M=4096, K=1024], w: f32[G=8, N=1024, K=1024], o: i32[9]) -> "
-        "f32[M=4096, N=1024] { return dot[K](x, w[G = segment(M, o)]) }",
     }
 )
 

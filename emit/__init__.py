@@ -11,12 +11,12 @@ from ucutlass.emit.text import Source, finish
 from ucutlass.kernels.planned import Plan
 from ucutlass.spans import span
 
-__all__ = ["Lean", "NotServed", "Source", "emit", "in_parts", "is_divided", "parts"]
+__all__ = ["Lean", "NotServed", "Source", "emit", "in_parts", "parts"]
 
 
 class Emitter(Protocol):
-    """What the module has that a plan names as its emitter. A module without `parts`, `in_parts` and
-    `is_divided` writes kernels of one file, which nvcc builds."""
+    """What the module has that a plan names as its emitter. A module without `parts` and `in_parts`
+    writes kernels of one file."""
 
     def render(self, plan: Any) -> str:
         """The code of a plan, as `ucutlass.emit.text.finish` takes it."""
@@ -44,13 +44,6 @@ def parts(plan: Plan) -> Lean:
     if divide is None:
         raise NotServed("NVRTC builds kernels of one dot alone")
     return cast(Lean, divide(plan))
-
-
-def is_divided(plan: Plan) -> bool:
-    """Whether NVRTC builds a plan's one file by default (`ucutlass.emit.division`): where a GPU gave the results and the times of
-    nvcc's. A loop of `ldmatrix` has 6 % more instructions by NVRTC, which has pointers into shared memory in 64 bits."""
-    asks = getattr(_emitter(plan), "is_divided", None)
-    return asks is not None and asks(plan)
 
 
 def _emitter(plan: Plan) -> Emitter:

@@ -29,8 +29,8 @@ Side: TypeAlias = Literal["device", "host"]
 ARCH = "sm_90a"
 """One image; those of older architectures hold several, which nvcc makes of one pass."""
 
-CUTE = '"cute/'
-"""Begins headers of CuTe, whose TMA descriptor NVRTC aligns otherwise than the driver's; CUTLASS's collectives have them too."""
+COLLECTIVES = "collective_builder"
+"""In the names of headers that CUTLASS's collectives begin with."""
 
 _TOKEN = re.compile(
     r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|\d[\w'.]*|[(){}\[\];]|^[ \t]*#[^\n]*",
@@ -69,15 +69,10 @@ class _Item:
 
 
 def divide(source: Source) -> Divided:
-    """Raises NotServed for a kernel with headers of CuTe or of another architecture than ARCH."""
-    if (
-        source.arch != ARCH
-        or CUTE in source.preamble
-        or "collective_builder" in source.preamble
-        or source.in_parts
-    ):
+    """Raises NotServed for a kernel of CUTLASS's collectives, or of another architecture than ARCH."""
+    if source.arch != ARCH or COLLECTIVES in source.preamble or source.in_parts:
         raise NotServed(
-            "only TMA kernels for sm90a, and kernels for sm90a without headers of CuTe, are built by NVRTC"
+            "only kernels for sm90a are built by NVRTC, and none of CUTLASS's collectives that no lean kernel serves"
         )
     device, host = _side(source.code, "device"), _side(source.code, "host")
     kernels = tuple(_kernels(device, host))

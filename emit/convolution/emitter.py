@@ -29,8 +29,3 @@ def render(plan: ConvolutionPlan) -> str:
             return wgrad.render(plan.problem, schedule)
         case Sm80Schedule() as schedule:
             return sm80.render(plan.problem, schedule)
-
-
-def is_divided(plan: ConvolutionPlan) -> bool:
-    """Whether NVRTC builds the kernel by default."""
-    return isinstance(plan.schedule, (DirectSchedule, Im2colSchedule, WgradSchedule))

@@ -34,8 +34,3 @@ def parts(plan: GemmPlan) -> Lean:
 def in_parts(plan: GemmPlan) -> bool:
     """Whether the kernel is built in parts or not at all."""
     return sm90.is_lean_alone(plan)
-
-
-def is_divided(plan: GemmPlan) -> bool:
-    """Whether NVRTC builds the kernel of one file by default."""
-    return isinstance(plan.schedule, GemvSchedule)

@@ -12,12 +12,31 @@
 #define CUTLASS_HOST_DEVICE inline
 #define CUTLASS_PRAGMA_UNROLL
 
+namespace cute {}
+
 namespace cutlass {
+namespace arch {
+struct ClusterBarrier { using ValueType = uint64_t; };
+}
 struct half_t { uint16_t storage; };
 struct bfloat16_t { uint16_t storage; };
 struct tfloat32_t { uint32_t storage; };
 struct float_e4m3_t { uint8_t storage; };
 struct float_e5m2_t { uint8_t storage; };
+
+// As cutlass/fast_math.h has it: the host finds the factor by which the device divides.
+struct FastDivmod {
+  int32_t divisor = 1;
+  uint32_t multiplier = 0, shift_right = 0;
+
+  FastDivmod() = default;
+  FastDivmod(int of) : divisor(of) {
+    if (of == 1) return;
+    uint32_t const log2 = 31 - __builtin_clz(of) + ((of & (of - 1)) != 0);  // rounded up
+    multiplier = uint32_t(((uint64_t(1) << (31 + log2)) + of - 1) / of);
+    shift_right = log2 - 1;
+  }
+};
 }  // namespace cutlass
 
 struct __half { uint16_t storage; };

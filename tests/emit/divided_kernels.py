@@ -16,6 +16,10 @@ _CONVOLUTION = (
     "return relu(dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w)) {more} }}"
 )
 _PRODUCT = "kernel k(x: {t}[M={m}, K=512], w: {t}[N=256, K=512]) -> {t}[M={m}, N=256] {{ return gelu(dot[K](x, w)) {more} }}"
+_RAGGED = (
+    "kernel k(x: {t}[M=4096, K=1024], w: {t}[G=8, N=1024, K=1024], o: i32[9]) -> "
+    "{t}[M=4096, N=1024] {{ return dot[K](x, w[G = segment(M, o)]) }}"
+)
 _MULTISTAGE = "schedule sm90a { warps multistage }"
 
 KERNELS: Mapping[str, str] = MappingProxyType(
@@ -25,6 +29,10 @@ KERNELS: Mapping[str, str] = MappingProxyType(
         "convolution of columns": "kernel k(x: f32[N=8, C=48, H=28, W=28], w: f32[K=96, C=48, R=3, S=3]) -> "
         "f32[N=8, K=96, P=28, Q=28] { return dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w) }",
         "multistage convolution": _CONVOLUTION.format(t="f16", c=64, k=64, more=_MULTISTAGE),
+        "index that is divided": "kernel k(x: f16[N=8, H=28, W=28, C=64], w: f16[K=64, R=3, S=3, C=64]) -> "
+        "f16[N=8, P=28, Q=28, K=64] { return where(index(Q) > 1, dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w), -0.5) "
+        + _MULTISTAGE
+        + " }",
         "gradient of weights": "kernel k(x: bf16[N=8, H=28, W=28, C=64], y: bf16[N=8, P=28, Q=28, K=64]) -> "
         "bf16[K=64, R=3, S=3, C=64] { return dot[N, P, Q](x[H = P + R - 1, W = Q + S - 1], y) }",
         "depthwise": "kernel k(x: f32[N=8, H=28, W=28, C=32], w: f32[R=3, S=3, C=32]) -> f32[N=8, P=28, Q=28, C=32] { "
@@ -38,6 +46,8 @@ KERNELS: Mapping[str, str] = MappingProxyType(
         "product by multiply-adds": _PRODUCT.format(
             t="f32", m=512, more="schedule sm90a { warps multistage  math simt }"
         ),
+        "ragged groups by wgmma": _RAGGED.format(t="bf16"),
+        "ragged groups by multiply-adds": _RAGGED.format(t="f32"),
         "softmax": "kernel k(x: bf16[M=512, N=4096]) -> bf16[M=512, N=4096] { return softmax[N](x) }",
         "attention": "kernel k(q: bf16[B=2, H=8, S=512, D=64], k: bf16[B=2, H=8, T=512, D=64], v: bf16[B=2, H=8, T=512, D=64]) "
         "-> bf16[B=2, H=8, S=512, D=64] { return dot[T](bf16(softmax[T](0.125 * dot[D](q, k))), v) }",

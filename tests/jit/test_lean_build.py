@@ -26,7 +26,7 @@ from ucutlass.kernels.arithmetic import Arithmetic, Compute
 from ucutlass.kernels.gemm.plan import GemmPlan, Sm90Schedule
 from ucutlass.kernels.planned import Plan
 from ucutlass.runtime import errors, process
-from ucutlass.runtime.build import BUILDERS, DIVIDED, Artifact, make
+from ucutlass.runtime.build import BUILDERS, Artifact, make
 from ucutlass.runtime.cache import Cache, CacheEntry
 from ucutlass.runtime.jit import device_compile, link, nvjitlink, nvrtc
 from ucutlass.runtime.jit import nvrtc_build as lean_parts
@@ -258,7 +258,7 @@ def few_rows() -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("make_plan", "builder"), [(biased, "staged-b"), (half, "nvcc"), (sm80, "nvcc"), (few_rows, "divided")]
+    ("make_plan", "builder"), [(biased, "staged-b"), (half, "nvcc"), (sm80, "divided"), (few_rows, "divided")]
 )
 def test_auto_is_nvrtc_where_it_serves_else_nvcc(
     make_plan: Callable[[], Plan], builder: str, tools: Toolchain, cache: Cache
@@ -268,12 +268,6 @@ def test_auto_is_nvrtc_where_it_serves_else_nvcc(
     assert recipe.builder == builder
     path = backend.BUILD_PATH_OF[builder]
     assert backend.recipe_of(emit(plan, ""), plan, path, cache).key == recipe.key
-
-
-def test_nvrtc_by_its_name_builds_kernels_of_one_file_too(tools: Toolchain, cache: Cache) -> None:
-    plan = sm80()
-    recipe = backend.recipe_of(emit(plan, ""), plan, "nvrtc", cache)
-    assert recipe.builder == DIVIDED and backend.BUILD_PATH_OF[DIVIDED] == "nvrtc"
 
 
 def test_nvrtc_by_its_name_is_no_other_path(tools: Toolchain, cache: Cache) -> None:
