@@ -340,7 +340,7 @@ def _layout(
         a_in_registers=in_registers,
         ahead=in_registers
         and atoms == 1
-        and 2 * (registers + _TURN) <= (_MOST_BESIDE if reduced else _MOST_AHEAD),
+        and 2 * (registers + _TURN) <= (_MOST_BESIDE if reduced or fused else _MOST_AHEAD),
         a_through_registers=through_registers,
         portion=math.gcd(schedule.tile[2] // 8, max(1, 4 // atoms)),
         instruction_k=32 // multiplied_problem.compute_type.bytes,
@@ -380,8 +380,8 @@ _TURN = 32
 """Registers of the parts of A of a turn: of four steps of K, two numbers for each of 4 elements."""
 
 _MOST_AHEAD, _MOST_BESIDE = 192, 176
-"""Those with two sets of accumulators and the parts of two turns, and where the epilogue reduces: ptxas 13.0 keeps them
-without spilling."""
+"""Those with two sets of accumulators and the parts of two turns, and where the epilogue reduces or B is split here:
+ptxas 13.0 keeps them, but for six bytes beside stream-K of 128 columns, outside of the loop."""
 
 
 def _split_here(problem: GemmProblem, b: SharedOperand) -> tuple[SharedOperand, ...]:
