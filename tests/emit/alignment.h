@@ -5,8 +5,6 @@
 #include <cstdio>
 #include <cuda_runtime.h>
 
-#include "once.h"
-
 /// Of the emulator that includes this: whether an address is the running thread's own variable; ends the launch.
 bool emulated_local(uintptr_t address);
 void emulated_fault(cudaError_t error);

@@ -6,21 +6,8 @@
 
 #pragma GCC push_options
 #pragma GCC optimize("O1")  // most of a kernel's emulated time is spent here
-struct Barrier { int count = 0, left = 0, bytes = 0; uint32_t phase = 0; };
-struct Copying { uint32_t barrier; int bytes; std::function<void()> run; };
 struct Named { int arrived = 0; int generation = 0; };
-inline std::map<uint32_t, Barrier> barriers;
-inline std::vector<Copying> copying;
 inline Named named[16];
-inline std::map<emu::Fiber*, std::vector<std::function<void()>>> stores;
-struct Products { std::vector<std::function<void()>> open; std::deque<std::vector<std::function<void()>>> groups; };
-inline std::map<emu::Fiber*, Products> products;
-inline int64_t idle = 0;
-
-inline void spin() {
-  if (++idle > 50000000) { fprintf(stderr, "deadlock: nothing waited for comes\n"); abort(); }
-  emu::yield();
-}
 inline uint32_t swizzled(uint32_t at) { return at ^ ((at >> 3) & 0x70); }
 inline uint16_t& element(uint32_t at) {
   if (at + 2 > emu::memory.size() - 2048) { fprintf(stderr, "shared memory: beyond its end\n"); abort(); }
@@ -53,49 +40,28 @@ inline uint32_t bits_of(float x, bool bf16) {
 
 inline uint32_t cast_smem_ptr_to_uint(void const* p) { return uint32_t(static_cast<uint8_t const*>(p) - emu::shared()); }
 inline bool elect_one_sync() { return threadIdx.x % 32 == 0; }
-inline void mbarrier_init(uint32_t barrier, int arrivals) { barriers[barrier] = {arrivals, arrivals, 0, 0}; }
+inline void mbarrier_init(uint32_t barrier, int arrivals) { emu::init_barrier(emu::shared() + barrier, arrivals); }
 inline void fence_mbarrier_init() {}
-inline void complete_phase(Barrier& b) {
-  if (b.left < 0) { fprintf(stderr, "a barrier has too many arrivals\n"); abort(); }
-  if (b.left == 0 && b.bytes == 0) { b.phase ^= 1; b.left = b.count; idle = 0; }
-}
-inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
-  while (barriers.at(barrier).phase == parity) {
-    bool ran = false;
-    for (size_t i = 0; i < copying.size(); ++i) {
-      if (copying[i].barrier != barrier) continue;
-      auto const one = copying[i];
-      copying.erase(copying.begin() + i--);
-      one.run();
-      barriers.at(barrier).bytes -= one.bytes;
-      ran = true;
-    }
-    if (ran) complete_phase(barriers.at(barrier)); else spin();
-  }
-}
-inline void mbarrier_arrive(uint32_t barrier) { auto& b = barriers.at(barrier); --b.left; complete_phase(b); }
-inline void mbarrier_arrive_expect_tx(uint32_t barrier, int bytes) { auto& b = barriers.at(barrier); b.bytes += bytes; --b.left; complete_phase(b); }
+inline void mbarrier_wait(uint32_t barrier, uint32_t parity) { emu::wait_for_copies(emu::shared() + barrier, parity); }
+inline void mbarrier_arrive(uint32_t barrier) { emu::arrive(emu::shared() + barrier, 0); }
+inline void mbarrier_arrive_expect_tx(uint32_t barrier, int bytes) { emu::arrive(emu::shared() + barrier, bytes); }
 
 inline int arrive_named(int id, int count) {
   auto& b = named[id];
   int const generation = b.generation;
-  if (++b.arrived == count) { b.arrived = 0; ++b.generation; idle = 0; }
+  if (++b.arrived == count) { b.arrived = 0; ++b.generation; emu::idle = 0; }
   return generation;
 }
 template <int kCount> void named_barrier_sync(int id) {
   int const generation = arrive_named(id, kCount);
-  while (named[id].generation == generation) spin();
+  while (named[id].generation == generation) emu::spin();
 }
 template <int kCount> void named_barrier_arrive(int id) { arrive_named(id, kCount); }
 
 inline void wgmma_fence() {}
-inline void wgmma_commit_group() { auto& p = products[emu::current]; p.groups.push_back(std::move(p.open)); p.open.clear(); }
+inline void wgmma_commit_group() { emu::close(emu::current->products); }
 template <int kLeft> void wgmma_wait_group() {
-  auto& p = products[emu::current];
-  while (int(p.groups.size()) > kLeft) {
-    for (auto& run : p.groups.front()) run();
-    p.groups.pop_front();
-  }
+  emu::wait(emu::current->products, kLeft);
   emu::shuffle(emu::Op::shuffle_xor, 0, 1);  // the others of the warp have read this lane's registers, too
 }
 template <int kCount> void warpgroup_fence_operand(float*) {}
@@ -114,7 +80,7 @@ inline void multiply_tf32(float* d, uint32_t const* a, uint64_t desc, int scale_
   std::array<double, 16> x;
   for (int k = 0; k < 4; ++k) for (int i = 0; i < 4; ++i) x[i % 2 * 8 + i / 2 * 4 + k] = tf32_value(uint32_t(emu::shuffle(emu::Op::shuffle_from, a[i], k, 4)));
   int const column = threadIdx.x % 4 * 2;
-  products[emu::current].open.push_back([d, x, desc, scale_d, registers, column] {
+  emu::current->products.open.push_back([d, x, desc, scale_d, registers, column] {
     for (int at = 0; at < registers; ++at) {
       double sum = scale_d ? d[at] : 0.0f;
       int const n = at / 4 * 8 + column + at % 2;
@@ -144,7 +110,7 @@ inline double across_k(uint64_t d, int column, int k) {
 }
 template <int kScaleD> void wgmma(float (&s)[kScores], uint64_t q, uint64_t k) {
   int const thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
-  products[emu::current].open.push_back([&s, q, k, row, column] {
+  emu::current->products.open.push_back([&s, q, k, row, column] {
     double a[2][16];
     for (int r = 0; r < 2; ++r) for (int i = 0; i < 16; ++i) a[r][i] = along_k(q, row + 8 * r, i);
     for (int at = 0; at < kScores; ++at) {
@@ -160,7 +126,7 @@ inline void wgmma(float (&o)[kOutputs], uint32_t const* p, uint64_t v, int scale
   for (int i = 0; i < 4; ++i) of[i] = reinterpret_cast<uint32_t const*>(emu::shuffle(emu::Op::shuffle_from, reinterpret_cast<uint64_t>(p), i, 4));
   int const column = threadIdx.x % 4 * 2;
   std::array<uint32_t const*, 4> const words = {of[0], of[1], of[2], of[3]};
-  products[emu::current].open.push_back([&o, words, v, scale_d, column] {
+  emu::current->products.open.push_back([&o, words, v, scale_d, column] {
     double a[2][16];
     for (int c = 0; c < 4; ++c) for (int w = 0; w < 4; ++w) for (int e = 0; e < 2; ++e)
       a[w % 2][w / 2 * 8 + 2 * c + e] = lane_value(uint16_t(words[c][w] >> (16 * e)));
@@ -180,25 +146,25 @@ template <class... C> void tma_load(CUtensorMap const& map, uint32_t barrier, ui
   emu::Box const box = emu::box_of(map, {coordinates...});
   int const bytes = box.map.bytes;
   if (first[0] * bytes % 16) { fprintf(stderr, "a TMA load that does not begin at 16 bytes of its innermost axis\n"); abort(); }
-  copying.push_back({barrier, box.rows * 128, [box, to, bytes] {
+  emu::copy_later(emu::shared() + barrier, box.rows * 128, [box, to, bytes] {
     for (int r = 0; r < box.rows; ++r) for (int c = 0; c < 128 / bytes; ++c) {
       uint8_t const* from = box.at(c, r);
       uint16_t* const target = &element(to + r * 128 + c * bytes);
       if (from) memcpy(target, from, bytes); else memset(target, 0, bytes);
       if (box.map.tf32) round_tf32(target);
     }
-  }});
+  });
 }
 template <class... C> void tma_store(CUtensorMap const& map, uint32_t from, C... coordinates) {
   emu::Box const box = emu::box_of(map, {coordinates...});
-  stores[emu::current].push_back([box, from] {
+  emu::current->stores.push_back([box, from] {
     for (int r = 0; r < box.rows; ++r) for (int c = 0; c < 64; ++c)
       if (uint8_t* to = box.at(c, r)) memcpy(to, &element(from + r * 128 + c * 2), 2);
   });
 }
 inline void cp_async_bulk_commit_group() {}
 inline void fence_proxy_async() {}
-template <int kPending> void cp_async_bulk_wait_group_read() { for (auto& run : stores[emu::current]) run(); stores[emu::current].clear(); }
+template <int kPending> void cp_async_bulk_wait_group_read() { for (auto& run : emu::current->stores) run(); emu::current->stores.clear(); }
 template <int kPending> void cp_async_bulk_wait_group() { cp_async_bulk_wait_group_read<kPending>(); }
 inline void stmatrix_x4(uint32_t to, uint32_t const (&words)[4]) {
   // Lane i holds words i of four 8 x 8 matrices; lane 8 * j + r says where row r of matrix j goes.

@@ -5,27 +5,20 @@
 
 #pragma GCC push_options
 #pragma GCC optimize("O1")  // most of a kernel's emulated time is spent here
-struct Barrier { int count = 0, left = 0; int64_t bytes = 0; int phase = 0; };
-inline std::map<uint64_t*, Barrier> barriers;
 inline uint32_t cast_smem_ptr_to_uint(void const* p) { return uint32_t(static_cast<uint8_t const*>(p) - emu::shared()); }
-inline void settle(Barrier& b) {
-  if (b.left < 0) { fprintf(stderr, "a barrier has too many arrivals\n"); abort(); }
-  if (b.left == 0 && b.bytes == 0) { b.phase ^= 1; b.left = b.count; }
-}
-inline void mbarrier_init(uint64_t* at, int arrivals) { barriers[at] = {arrivals, arrivals, 0, 0}; }
+inline void mbarrier_init(uint64_t* at, int arrivals) { emu::init_barrier(at, arrivals); }
 inline void fence_mbarrier_init() {}
 inline void mbarrier_wait(uint64_t* at, int parity) {
   static int64_t waits = 0;
   int64_t const own = ++waits;
-  while (barriers.at(at).phase == parity) {
+  while (int(emu::phase_of(at)) == parity) {
     emu::current->waiting = own;
     emu::yield();
   }
   emu::current->waiting = 0;
 }
-inline void mbarrier_arrive(uint64_t* at) { auto& b = barriers.at(at); --b.left; settle(b); }
-inline void mbarrier_arrive_expect_tx(uint64_t* at, uint32_t bytes) { auto& b = barriers.at(at); b.bytes += bytes; --b.left; settle(b); }
-inline void complete_tx(uint64_t* at, int64_t bytes) { auto& b = barriers.at(at); b.bytes -= bytes; settle(b); }
+inline void mbarrier_arrive(uint64_t* at) { emu::arrive(at, 0); }
+inline void mbarrier_arrive_expect_tx(uint64_t* at, uint32_t bytes) { emu::arrive(at, bytes); }
 inline void prefetch_tensormap(CUtensorMap const&) {}
 constexpr uint64_t kEvictNormal = 0;
 inline uint32_t swizzled(uint32_t at, int row) { return at ^ ((at >> 3) & (row == 128 ? 0x70 : row == 64 ? 0x30 : 0x10)); }
@@ -73,7 +66,7 @@ void tma_load_im2col(CUtensorMap const& given, uint64_t* barrier, void* target, 
     }
     if (carry) ++at[map.rank - 1];
   }
-  complete_tx(barrier, int64_t(map.rows) * map.row);
+  emu::complete_bytes(barrier, int64_t(map.rows) * map.row);
 }
 template <class... Places>
 void tma_load_multicast(CUtensorMap const& given, uint64_t* barrier, uint64_t, uint16_t mask, void* target, Places... places) {
@@ -90,7 +83,7 @@ void tma_load_multicast(CUtensorMap const& given, uint64_t* barrier, uint64_t, u
       for (int rank = 0; rank < 16; ++rank) if (mask >> rank & 1) put(map, cast_smem_ptr_to_uint(target) + r * map.row + c * map.element, at, rank);
     }
   }
-  for (int rank = 0; rank < 16; ++rank) if (mask >> rank & 1) complete_tx(static_cast<uint64_t*>(emu::of_rank(barrier, rank)), int64_t(map.rows) * map.row);
+  for (int rank = 0; rank < 16; ++rank) if (mask >> rank & 1) emu::complete_bytes(static_cast<uint64_t*>(emu::of_rank(barrier, rank)), int64_t(map.rows) * map.row);
 }
 template <class... Places>
 void tma_load(CUtensorMap const& given, uint64_t* barrier, uint64_t policy, void* target, Places... places) {

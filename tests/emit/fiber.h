@@ -3,7 +3,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include "once.h"
 
 #if defined(__x86_64__)
 extern "C" __attribute__((visibility("hidden"))) void emulated_switch(void** from, void* to);
@@ -18,23 +17,23 @@ extern "C" __attribute__((naked, noinline)) void emulated_switch(void**, void*) 
 namespace fiber {
 struct Context { void* stack = nullptr; };
 /// The first switch to the context calls `start`, which does not return.
-EMULATED void prepare(Context& context, char* stack, size_t bytes, void (*start)()) {
+inline void prepare(Context& context, char* stack, size_t bytes, void (*start)()) {
   auto const top = reinterpret_cast<uint64_t*>((reinterpret_cast<uintptr_t>(stack) + bytes) / 16 * 16);
   for (int i = 1; i <= 8; ++i) top[-i] = 0;
   top[-2] = reinterpret_cast<uint64_t>(start);  // below it are six registers; above, where a caller's address would be
   context.stack = top - 8;
 }
-EMULATED void exchange(Context& from, Context& to) { emulated_switch(&from.stack, to.stack); }
+inline void exchange(Context& from, Context& to) { emulated_switch(&from.stack, to.stack); }
 }  // namespace fiber
 #else
 #include <ucontext.h>
 namespace fiber {
 struct Context { ucontext_t context; };
-EMULATED void prepare(Context& context, char* stack, size_t bytes, void (*start)()) {
+inline void prepare(Context& context, char* stack, size_t bytes, void (*start)()) {
   getcontext(&context.context);
   context.context.uc_stack.ss_sp = stack; context.context.uc_stack.ss_size = bytes; context.context.uc_link = nullptr;
   makecontext(&context.context, start, 0);
 }
-EMULATED void exchange(Context& from, Context& to) { swapcontext(&from.context, &to.context); }
+inline void exchange(Context& from, Context& to) { swapcontext(&from.context, &to.context); }
 }  // namespace fiber
 #endif

@@ -1,6 +1,7 @@
 // Runs Hopper kernels of plain code on the host: thread blocks of a cluster as fibers, TMA, mbarriers and wgmma as
 // the PTX manual describes them (swizzles by address, matrix descriptors, fragments). What it cannot show: what is
 // still under way, since copies and multiplications are done when they are asked for.
+// Longer bodies stand in `hopper_once.h`, which is compiled once for all kernels.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -17,28 +18,23 @@
 
 #include "alignment.h"
 #include "fiber.h"
-#include "once.h"
 inline uint3 blockIdx; inline dim3 blockDim, gridDim;
 namespace hopper {
-[[noreturn]] EMULATED void fail(char const* what) { fprintf(stderr, "%s\n", what); abort(); }
+[[noreturn]] inline void fail(char const* what) { fprintf(stderr, "%s\n", what); abort(); }
 struct Fiber { fiber::Context context; std::unique_ptr<char[]> stack; uint3 tid, block; int index, rank; bool done; };
 constexpr size_t kStack = 1 << 17;  // bytes of a thread
 inline fiber::Context scheduler; inline std::vector<Fiber> fibers; inline Fiber* current; inline int threads;
 inline std::vector<std::vector<uint8_t>> memories; inline uint64_t changes, epoch;
 inline std::function<void()> body;
-EMULATED uint8_t* shared(int rank) { return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(memories[rank].data()) + 1023) / 1024 * 1024); }
-EMULATED char* memory() { return reinterpret_cast<char*>(shared(current->rank)); }
-EMULATED uint32_t offset(void const* p) { return uint32_t(static_cast<uint8_t const*>(p) - shared(current->rank)); }
-EMULATED void yield() { fiber::exchange(current->context, scheduler); }
+inline uint8_t* shared(int rank) { return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(memories[rank].data()) + 1023) / 1024 * 1024); }
+inline char* memory() { return reinterpret_cast<char*>(shared(current->rank)); }
+inline uint32_t offset(void const* p) { return uint32_t(static_cast<uint8_t const*>(p) - shared(current->rank)); }
+inline void yield() { fiber::exchange(current->context, scheduler); }
 // Barriers among so many threads, by what they share.
 struct Meeting { int arrived = 0; uint64_t round = 0; };
 inline std::vector<Meeting> meetings(1 << 12);
-EMULATED void meet(int key, int count) {
-  Meeting& m = meetings[key]; uint64_t const round = m.round; ++changes;
-  if (++m.arrived == count) { m.arrived = 0; ++m.round; return; }
-  while (m.round == round) yield();
-}
-EMULATED int warp_key() { return 1024 + (current->rank * threads + current->index) / 32; }
+void meet(int key, int count);
+inline int warp_key() { return 1024 + (current->rank * threads + current->index) / 32; }
 inline uint64_t exchanged[2048][32];
 /// Every lane's value, for all lanes of a warp.
 template <class T> void gather(T value, T (&all)[32]) {
@@ -50,72 +46,24 @@ template <class T> void gather(T value, T (&all)[32]) {
 // --- mbarriers
 struct Barrier { int32_t tx; uint16_t pending; uint8_t count, phase; };
 static_assert(sizeof(Barrier) == 8);
-EMULATED void settle(Barrier& b) { ++changes; if (b.pending == 0 && b.tx == 0) { b.phase ^= 1; b.pending = b.count; } }
-EMULATED Barrier& at(void const* p, int rank) { return *reinterpret_cast<Barrier*>(shared(rank) + offset(p)); }
+inline void settle(Barrier& b) { ++changes; if (b.pending == 0 && b.tx == 0) { b.phase ^= 1; b.pending = b.count; } }
+inline Barrier& at(void const* p, int rank) { return *reinterpret_cast<Barrier*>(shared(rank) + offset(p)); }
 // --- TMA
 struct Map { int type, size; uint8_t* address; uint64_t extent[3], stride[3]; uint32_t box[3]; int swizzle; };
-EMULATED uint32_t swizzled(uint32_t a, int code) { return a ^ ((a >> 3) & (code == 3 ? 0x70 : code == 2 ? 0x30 : code == 1 ? 0x10 : 0)); }
-EMULATED uint32_t tf32(uint32_t bits) { return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu; }
-EMULATED void box(Map const& m, uint32_t to, int rank, int const (&c)[3], bool load) {
-  for (uint32_t j = 0; j < m.box[1]; ++j) for (uint32_t i = 0; i < m.box[0]; ++i) {
-    int64_t const x = int64_t(c[0]) + i, y = int64_t(c[1]) + j, z = c[2];
-    bool const inside = x >= 0 && y >= 0 && z >= 0 && x < int64_t(m.extent[0]) && y < int64_t(m.extent[1]) && z < int64_t(m.extent[2]);
-    uint8_t* const s = shared(rank) + swizzled(to + (j * m.box[0] + i) * m.size, m.swizzle);
-    uint8_t* const g = m.address + x * m.size + y * int64_t(m.stride[1]) + z * int64_t(m.stride[2]);
-    if (load) {
-      if (inside) memcpy(s, g, m.size); else memset(s, 0, m.size);
-      if (m.type == 11) { uint32_t w; memcpy(&w, s, 4); w = tf32(w); memcpy(s, &w, 4); }
-    } else if (inside) memcpy(g, s, m.size);
-  }
-}
-EMULATED Map const& map(void const* d) { return *static_cast<Map const*>(d); }
-EMULATED void load(void const* d, void const* barrier, uint32_t mask, void* smem, int x, int y, int z) {
-  Map const& m = map(d); ++epoch; int const c[3] = {x, y, z};
-  if (offset(smem) % 128) fail("a TMA target is not at 128 bytes");
-  if (x * m.size % 16) fail("a TMA load does not begin at 16 bytes of its innermost axis");
-  for (int rank = 0; rank < int(memories.size()); ++rank) if (mask >> rank & 1) {
-    box(m, offset(smem), rank, c, true);
-    Barrier& b = at(barrier, rank); b.tx -= int32_t(m.box[0] * m.box[1] * m.size); settle(b);
-  }
-}
-EMULATED CUresult encode(void* map, int type, cuuint32_t rank, void* address, cuuint64_t const* extents, cuuint64_t const* strides,
-                       cuuint32_t const* box, cuuint32_t const*, int, int swizzle, int, int) {
-  static_assert(sizeof(Map) <= 128);
-  Map m{}; m.type = type; m.size = type == 0 ? 1 : type == 1 ? 2 : 4; m.address = static_cast<uint8_t*>(address); m.swizzle = swizzle;
-  for (int i = 0; i < 3; ++i) { m.extent[i] = extents[i]; m.box[i] = box[i]; m.stride[i] = i ? strides[i - 1] : m.size; if (i && (m.stride[i] % 16 || box[i] > 256)) return CUDA_ERROR_INVALID_VALUE; }
-  int const width = int(box[0]) * m.size, widest = swizzle == 3 ? 128 : swizzle == 2 ? 64 : swizzle == 1 ? 32 : 256;
-  if (uintptr_t(address) % 16 || width > widest || width % 16) return CUDA_ERROR_INVALID_VALUE;
-  memcpy(map, &m, sizeof m); return CUDA_SUCCESS;
-}
+inline uint32_t swizzled(uint32_t a, int code) { return a ^ ((a >> 3) & (code == 3 ? 0x70 : code == 2 ? 0x30 : code == 1 ? 0x10 : 0)); }
+inline uint32_t tf32(uint32_t bits) { return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu; }
+void box(Map const& m, uint32_t to, int rank, int const (&c)[3], bool load);
+inline Map const& map(void const* d) { return *static_cast<Map const*>(d); }
+void load(void const* d, void const* barrier, uint32_t mask, void* smem, int x, int y, int z);
+CUresult encode(void* map, int type, cuuint32_t rank, void* address, cuuint64_t const* extents, cuuint64_t const* strides,
+                       cuuint32_t const* box, cuuint32_t const*, int, int swizzle, int, int);
 // --- wgmma
 enum class Lane { f16, bf16, tf32, e4m3, e5m2, s8, u8 };
-EMULATED double element(uint8_t const* p, Lane lane) {
-  switch (lane) {
-    case Lane::f16: { uint16_t h; memcpy(&h, p, 2); return double(float(cutlass::half_t::bitcast(h))); }
-    case Lane::bf16: { uint16_t h; memcpy(&h, p, 2); uint32_t b = uint32_t(h) << 16; float f; memcpy(&f, &b, 4); return f; }
-    case Lane::tf32: { uint32_t w; memcpy(&w, p, 4); w &= 0xffffe000u; float f; memcpy(&f, &w, 4); return f; }
-    case Lane::e4m3: return double(float(cutlass::float_e4m3_t::bitcast(*p)));
-    case Lane::e5m2: return double(float(cutlass::float_e5m2_t::bitcast(*p)));
-    case Lane::s8: return double(int8_t(*p));
-    default: return double(*p);
-  }
-}
-EMULATED int bytes(Lane lane) { return lane == Lane::tf32 ? 4 : lane == Lane::f16 || lane == Lane::bf16 ? 2 : 1; }
+double element(uint8_t const* p, Lane lane);
+inline int bytes(Lane lane) { return lane == Lane::tf32 ? 4 : lane == Lane::f16 || lane == Lane::bf16 ? 2 : 1; }
 struct Decoded { uint64_t key = 0, when = 0; int rank = -1, rows = 0; std::vector<double> value; };
 /// rows x k of the matrix of a descriptor.
-EMULATED std::vector<double> const& decode(uint64_t d, int rows, int k, Lane lane, bool across) {
-  static Decoded cache[64]; static int next = 0;
-  for (auto& c : cache) if (c.key == d && c.when == epoch && c.rank == current->rank && c.rows == rows) return c.value;
-  Decoded& c = cache[next++ % 64]; c.key = d; c.when = epoch; c.rank = current->rank; c.rows = rows; c.value.resize(rows * k);
-  uint32_t const start = uint32_t(d & 0x3fff) << 4, leading = uint32_t(d >> 16 & 0x3fff) << 4, stride = uint32_t(d >> 32 & 0x3fff) << 4;
-  int const code = int(d >> 62), size = bytes(lane), width = code == 1 ? 128 : code == 2 ? 64 : 32, tma = code == 1 ? 3 : code == 2 ? 2 : 1;
-  for (int r = 0; r < rows; ++r) for (int i = 0; i < k; ++i) {
-    uint32_t const a = across ? start + r * size / width * leading + i / 8 * stride + i % 8 * width + r * size % width
-                              : start + r / 8 * stride + r % 8 * width + i * size;
-    c.value[r * k + i] = element(shared(current->rank) + swizzled(a, tma), lane);
-  }
-  return c.value;
-}
+std::vector<double> const& decode(uint64_t d, int rows, int k, Lane lane, bool across);
 template <class A>
 void multiply(A* d, double const (&rows)[2][32], std::vector<double> const& b, int n, int k, int keeps) {
   int const lane = current->index % 32;
@@ -152,44 +100,15 @@ void wgmma(A* d, uint32_t const* a, uint64_t b, int keeps, int n, Lane lane, boo
   }
   multiply(d, rows, decode(b, n, 16, lane, across_b), n, 16, keeps);
 }
-EMULATED void stmatrix(bool across, uint32_t to, uint32_t const (&r)[4]) {
-  if (to % 16) fail("stmatrix address");
-  uint32_t targets[32]; gather(to, targets);
-  for (int m = 0; m < 4; ++m) {
-    uint32_t all[32]; gather(r[m], all);
-    if (current->index % 32 == 0) for (int l = 0; l < 32; ++l) for (int e = 0; e < 2; ++e) {
-      int const row = across ? l % 4 * 2 + e : l / 4, column = across ? l / 4 : l % 4 * 2 + e;
-      uint16_t const h = uint16_t(all[l] >> (16 * e));
-      memcpy(shared(current->rank) + targets[m * 8 + row] + column * 2, &h, 2);
-    }
-  }
-  meet(warp_key(), 32);
-}
+void stmatrix(bool across, uint32_t to, uint32_t const (&r)[4]);
 template <class... T> void get(uint32_t from, T&... x) { if (from % (0 + ... + sizeof x)) fail("ld.shared address"); uint8_t const* p = shared(current->rank) + from; ((memcpy(&x, p, sizeof x), p += sizeof x), ...); }
 template <class... T> void put(uint32_t to, T... x) { if (to % (0 + ... + sizeof x)) fail("st.shared address"); uint8_t* p = shared(current->rank) + to; ((memcpy(p, &x, sizeof x), p += sizeof x), ...); }
 template <class T> T shuffle(T v, int from) { T all[32]; gather(v, all); return all[from & 31]; }
 template <class T> T shuffle_up(T v, int by) { T all[32]; gather(v, all); int const lane = current->index % 32; return all[lane < by ? lane : lane - by]; }
-EMULATED unsigned ballot(bool v) { int all[32]; gather(int(v), all); unsigned bits = 0; for (int i = 0; i < 32; ++i) bits |= unsigned(all[i] != 0) << i; return bits; }
+inline unsigned ballot(bool v) { int all[32]; gather(int(v), all); unsigned bits = 0; for (int i = 0; i < 32; ++i) bits |= unsigned(all[i] != 0) << i; return bits; }
 // --- launch
-EMULATED void start() { body(); current->done = true; ++changes; fiber::exchange(current->context, scheduler); }
-EMULATED void run_cluster(int size, unsigned first, size_t bytes) {
-  memories.assign(size, std::vector<uint8_t>(bytes + 2048, 0xff)); fibers.resize(size * threads);
-  std::fill(meetings.begin(), meetings.end(), Meeting{});
-  for (int i = 0; i < size * threads; ++i) {
-    Fiber& f = fibers[i]; if (!f.stack) f.stack.reset(new char[kStack]); f.index = i % threads; f.rank = i / threads; f.done = false;
-    f.tid = uint3{unsigned(f.index), 0, 0}; f.block = uint3{first + unsigned(f.rank), 0, 0};
-    fiber::prepare(f.context, f.stack.get(), kStack, start);
-  }
-  bool turn = false;
-  for (bool left = true; left;) {
-    left = false; turn = !turn; uint64_t const before = changes;
-    for (int i = 0; i < size * threads; ++i) {
-      Fiber& f = fibers[turn ? i : size * threads - 1 - i];
-      if (!f.done) { left = true; current = &f; blockIdx = f.block; fiber::exchange(scheduler, f.context); }
-    }
-    if (left && changes == before) fail("deadlock");
-  }
-}
+inline void start() { body(); current->done = true; ++changes; fiber::exchange(current->context, scheduler); }
+void run_cluster(int size, unsigned first, size_t bytes);
 template <class... E, class... A>
 cudaError_t launch(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&... args) {
   gridDim = c->gridDim; blockDim = c->blockDim; threads = int(blockDim.x);
@@ -200,26 +119,29 @@ cudaError_t launch(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&..
 }
 template <class K> cudaError_t occupancy(int* clusters, K, cudaLaunchConfig_t const*) { *clusters = 3; return cudaSuccess; }
 }  // namespace hopper
-EMULATED void emulated_fault(cudaError_t) { abort(); }
-EMULATED bool emulated_local(uintptr_t address) { return hopper::current != nullptr && address - uintptr_t(hopper::current->stack.get()) < hopper::kStack; }
+inline void emulated_fault(cudaError_t) { abort(); }
+inline bool emulated_local(uintptr_t address) { return hopper::current != nullptr && address - uintptr_t(hopper::current->stack.get()) < hopper::kStack; }
+#ifdef EMULATED_ONCE
+#include "hopper_once.h"
+#endif
 
 namespace ucc_tma {
 struct Encoder { cudaError_t error = cudaSuccess; CUresult (*encode)(void*, int, cuuint32_t, void*, cuuint64_t const*, cuuint64_t const*, cuuint32_t const*, cuuint32_t const*, int, int, int, int) = hopper::encode; };
-EMULATED Encoder const& encoder() { static Encoder const found; return found; }
+inline Encoder const& encoder() { static Encoder const found; return found; }
 }  // namespace ucc_tma
 
 namespace cute {
 struct alignas(64) TmaDescriptor { uint64_t words[16]; };
 namespace TMA { enum class CacheHintSm90 : uint64_t { EVICT_NORMAL = 0 }; }
-EMULATED uint32_t block_rank_in_cluster() { return hopper::current->rank; }
-EMULATED void cluster_arrive_relaxed() {}
-EMULATED void cluster_arrive() {}
-EMULATED void cluster_wait() { hopper::meet(1, int(hopper::fibers.size())); }
-EMULATED bool elect_one_sync() { return hopper::current->index % 32 == 0; }
-EMULATED void prefetch_tma_descriptor(TmaDescriptor const*) {}
-EMULATED uint32_t cast_smem_ptr_to_uint(void const* p) { return hopper::offset(p); }
-EMULATED void tma_store_fence() {}
-EMULATED void tma_store_arrive() {}
+inline uint32_t block_rank_in_cluster() { return hopper::current->rank; }
+inline void cluster_arrive_relaxed() {}
+inline void cluster_arrive() {}
+inline void cluster_wait() { hopper::meet(1, int(hopper::fibers.size())); }
+inline bool elect_one_sync() { return hopper::current->index % 32 == 0; }
+inline void prefetch_tma_descriptor(TmaDescriptor const*) {}
+inline uint32_t cast_smem_ptr_to_uint(void const* p) { return hopper::offset(p); }
+inline void tma_store_fence() {}
+inline void tma_store_arrive() {}
 template <int N> void tma_store_wait() {}
 struct SM90_TMA_LOAD_3D { static void copy(TmaDescriptor const* d, uint64_t* b, uint64_t, void* s, int x, int y, int z) { hopper::load(d, b, 1u << hopper::current->rank, s, x, y, z); } };
 struct SM90_TMA_LOAD_MULTICAST_3D { static void copy(TmaDescriptor const* d, uint64_t* b, uint16_t mask, uint64_t, void* s, int x, int y, int z) { hopper::load(d, b, mask, s, x, y, z); } };
@@ -234,7 +156,7 @@ struct ClusterBarrier {
 };
 struct ClusterTransactionBarrier { static void arrive_and_expect_tx(uint64_t const* p, uint32_t bytes) { auto& b = hopper::at(p, hopper::current->rank); b.tx += bytes; --b.pending; hopper::settle(b); } };
 struct NamedBarrier { static void sync(uint32_t count, uint32_t id) { hopper::meet(16 + hopper::current->rank * 16 + id, count); } };
-EMULATED void fence_barrier_init() {}
+inline void fence_barrier_init() {}
 template <int> void warpgroup_reg_alloc() {}
 template <int> void warpgroup_reg_dealloc() {}
 }  // namespace cutlass::arch
@@ -261,5 +183,5 @@ template <int> void warpgroup_reg_dealloc() {}
 #define cudaGetDevice(...) cudaSuccess
 #define cudaGetLastError() cudaSuccess
 using std::min; using std::max;
-EMULATED float __uint_as_float(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
-EMULATED uint32_t __float_as_uint(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
+inline float __uint_as_float(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
+inline uint32_t __float_as_uint(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
