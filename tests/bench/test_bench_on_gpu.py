@@ -10,7 +10,6 @@ import torch
 from benchmarks.trust_tasks import TRICKS, findings_of, tried
 from ucutlass.runtime.bench.frequency import STAMP, sm_clock
 from ucutlass.runtime.bench.protocol import Protocol
-from ucutlass.runtime.verify.fingerprint import COLUMNS, LARGE, ROW, fingerprint, projected
 
 pytestmark = [
     pytest.mark.gpu,
@@ -101,23 +100,3 @@ def test_tricks_are_caught(gpu: Any, name: str) -> None:
     found, expected = set(findings_of(report)), TRICKS[name].findings
     assert bool(found & expected) if expected else not found, report["outcomes"][0]
     gpu.reset_persisting()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
-def test_many_bytes_have_one_fingerprint_and_any_other_bit_another(dtype: torch.dtype) -> None:
-    bits = torch.randint(0, 255, (LARGE + 5 * ROW + 64,), dtype=torch.uint8, device="cuda")
-    same = fingerprint([bits.view(dtype)], 3)
-    assert fingerprint([bits.clone().view(dtype)], 3) == same != fingerprint([bits.view(dtype)], 4)
-    for at in (0, ROW, LARGE // 2 + 17, LARGE + 5 * ROW - 1, LARGE + 5 * ROW + 63):
-        other = bits.clone()
-        other[at] ^= 1
-        assert fingerprint([other.view(dtype)], 3) != same
-    row = bits.view(-1, 64)
-    swapped = torch.cat([row[1:2], row[:1], row[2:]]).view(-1)
-    assert fingerprint([swapped.view(dtype)], 3) != same, "the same words in another order"
-    products, _ = projected(bits[: 40 * ROW], torch.Generator("cuda").manual_seed(5))
-    random = torch.Generator("cuda").manual_seed(5)
-    columns = torch.randint(-128, 128, (COLUMNS, ROW), generator=random, dtype=torch.int8, device="cuda")
-    rows = bits[: 40 * ROW].view(torch.int8).view(40, ROW)
-    exact = rows.double() @ columns.double().t()
-    assert torch.equal(products.view(40, COLUMNS).double(), exact)

@@ -47,9 +47,8 @@ from ucutlass.engine.work import Engine
 from ucutlass.runtime.process_template import ProcessTemplate
 from ucutlass.sol.bounds import TimeBounds
 
-READ_AHEAD, CORES_AHEAD = 2, 4
-"""Problems at least that are read while another is judged, and cores for each that is: a network takes a core half a
-minute to import, and its kernels as long again on several."""
+READ_AHEAD = 2
+"""Problems that are read while another is judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +152,9 @@ def _run_batch(
 
     timing = replace(request.how.timing, baseline=settings.baseline)
     at_once = request.how.session.problems_at_once(engine.cpus, engine.gpus)
-    further = max(READ_AHEAD, at_once, engine.cpus // CORES_AHEAD)
+    further = max(READ_AHEAD, at_once)
     with (
-        module_processes(2, further, template, gpus) as modules,
+        module_processes(2, at_once, template, gpus) as modules,
         builder_pool(engine.cpus) as pool,
         read_ahead(further) as ahead,
         background_baselines(

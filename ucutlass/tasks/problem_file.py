@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ucutlass.runtime.module.reference import OracleCase
 
 
-SHARED_INSPECTION = 0.25
-"""Of a GPU's memory, in which a module is looked at while others compute."""
+SHARED_INSPECTION = 12 << 30
+"""Bytes of a GPU's memory in which a module is looked at while others compute."""
 
 
 def inspect(
@@ -46,7 +46,7 @@ def inspect(
                 if device == "cpu":
                     break
                 try:
-                    with _memory(torch, SHARED_INSPECTION if shared and device == "cuda" else 1.0):
+                    with _memory(torch, SHARED_INSPECTION if shared and device == "cuda" else None):
                         return _facts(path, mode, precision, device)
                 except (Unusable, RuntimeError) as error:
                     large = getattr(error, "code", "") == "memory" or out_of_memory(error)
@@ -70,12 +70,13 @@ def _facts(path: str, mode: Any, precision: Any, device: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _memory(torch: Any, most: float) -> Iterator[None]:
-    """Bounds the share of the GPU's memory that this process may take."""
-    if most == 1.0:
+def _memory(torch: Any, most: int | None) -> Iterator[None]:
+    """Bounds the bytes of the GPU's memory that this process may take."""
+    if most is None:
         yield
         return
-    torch.cuda.set_per_process_memory_fraction(most)
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, most / total))
     try:
         yield
     finally:
