@@ -495,6 +495,23 @@ def test_parts_of_k_share_loads_in_wide_clusters() -> None:
     assert (chosen.tile, chosen.cluster, chosen.split_k) == ((128, 160, 64), (2, 2), 2)
 
 
+def test_narrow_tiles_whose_parts_of_k_all_run_at_a_time_are_tried() -> None:
+    """An H200 took 21.4 us, and 28.0 by 128x64 tiles of a whole K."""
+    chosen = planned(plan(*gemm(256, 2096, 8512, compute_type="bf16"), SM90, DEVICES["H200"])).request
+    assert (chosen.tile, chosen.split_k, chosen.partials) == ((128, 80, 64), 2, "cluster")
+
+
+def test_tiles_of_f32_split_in_registers_are_no_wider_than_few_rows() -> None:
+    chosen = planned(plan(*gemm(200, 9000, 6144, compute_type="f32"), SM90, DEVICES["H200"])).request
+    assert (chosen.swap, chosen.tile, chosen.math) == ("yes", (128, 112, 32), "tf32x3_rs")
+
+
+def test_lone_tiles_of_pingpong_are_priced_higher() -> None:
+    """An H200 took 62.6 us by pingpong's 192x80 tiles, and 56.5 so."""
+    chosen = planned(plan(*gemm(776, 2328, 9024, compute_type="bf16"), SM90, DEVICES["H200"])).request
+    assert (chosen.warps, chosen.tile) == ("cooperative", (128, 144, 64))
+
+
 def test_tiles_are_as_wide_as_few_columns_want_them() -> None:
     """656 columns are three tiles of 224, not of 256."""
     chosen = planned(plan(*gemm(656, 2488, 8960, compute_type="bf16"), SM90, DEVICES["H100-SXM"])).request
@@ -542,6 +559,12 @@ def test_long_sums_of_f32_are_divided(k: int, least: int) -> None:
     sizes = complete(kernel, {"M": 1536, "N": 1024, "K": k})
     request = frontend.plan_kernel(checked, kernel, sizes, "sm90a").planned.request
     assert request.split_k is not None and request.split_k != "stream" and request.split_k >= least
+
+
+def test_parts_that_long_sums_must_have_fill_the_last_wave() -> None:
+    """Of 49 tiles three parts are two waves of a third of K each, five two of a fifth."""
+    request = planned(plan(*gemm(24, 6232, 14776, compute_type="f32"), SM90, DEVICES["H200"])).request
+    assert request.split_k == 5
 
 
 @pytest.mark.parametrize(

@@ -342,7 +342,15 @@ def _divisions(
         ]
     least = _least_parts(case, shape, tile, warps, request)
     exact = [d for d in divisions if d[0] == "stream" or d[0] >= least]
-    yield from exact or [(least, request.partials)]
+    yield from exact or [(split, request.partials) for split in _filling(case, shape, tile, least)]
+
+
+def _filling(case: PlanningCase, shape: Shape, tile: Tile, least: int) -> tuple[int, ...]:
+    """Parts of K that have to be so many: these, and a few more where the last wave is fuller by them."""
+    tiles = ceil_div(shape.m, tile[0]) * ceil_div(shape.n, tile[1]) * shape.batch
+    most = max(least, min(least + _FEW_PARTS, ceil_div(shape.k, tile[2]) // 4))
+    fullest = min(range(least, most + 1), key=lambda p: ceil_div(tiles * p, case.device.sms) / p)
+    return tuple(dict.fromkeys((least, fullest)))
 
 
 def _least_parts(case: PlanningCase, shape: Shape, tile: Tile, warps: Warps, request: PartialSchedule) -> int:
