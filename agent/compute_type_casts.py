@@ -105,12 +105,20 @@ def _stored(tree: syntax.File, name: str, elem: Element) -> syntax.File | None:
         bind = None if target is None else binds.get(target.name)
         if bind is None or not isinstance(statement, syntax.Bind):
             statements.append(statement)
-        elif target is not None and target.name not in read:
-            statements.append(replace(statement, targets=bind.targets))  # nothing but products reads it
+        elif target is not None and target.name not in read and not _is_called(statement.value, tree):
+            # Nothing but products reads it.
+            kind = replace(memory[target.name], element=elem.name)
+            statements.append(replace(statement, targets=(syntax.Target(renamed[target.name], kind),)))
         else:
             statements += [statement, bind]
     changed = replace(program, kind="pipeline", body=tuple(statements))
     return replace(tree, items=tuple(changed if item is program else item for item in tree.items))
+
+
+def _is_called(value: syntax.Expr, tree: syntax.File) -> bool:
+    """Returns whether a value is what a kernel or torch gives, whose type is theirs to say."""
+    programs = {item.name for item in tree.items if isinstance(item, syntax.Program)}
+    return isinstance(value, syntax.Call) and (value.callee in programs or "." in value.callee)
 
 
 def _single(program: syntax.Program) -> Iterator[tuple[str, syntax.TypeExpr]]:

@@ -75,3 +75,17 @@ def test_what_else_is_read_stays_in_f32() -> None:
     computed = KERNEL.replace("dot[K](x, w)", "dot[K](x * x, w)")
     assert in_half(computed, "k", "bf16") == {}, "no operand that stands in memory"
     assert in_half(KERNEL.replace("x:", "w_bf16:").replace("(x", "(w_bf16"), "k", "bf16") == {}
+
+
+def test_what_is_stored_so_keeps_the_extents_that_it_introduces() -> None:
+    (half,) = in_half(PIPELINE, "k", "bf16").values()
+    assert "h: f32[B, K, P, Q] = conv(x, w)\n  h_bf16: bf16[B, K, P, Q] = bf16(h)" in half, (
+        "as a kernel gives it"
+    )
+    pooled = """pipeline k(x: f32[B=2, H=8], w: f32[N=8, P=4]) -> f32[B, N] {
+  h: f32[B, P2=4] = max[R=2](x[H = 2*P2 + R])
+  return dot[P2](h, w[P = P2])
+}
+"""
+    (half,) = in_half(pooled, "k", "bf16").values()
+    assert "h_bf16: bf16[B, P2=4] = max" in half
