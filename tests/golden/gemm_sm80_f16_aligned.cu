@@ -13,7 +13,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_884c31ccbc7a660d_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_82bd0b74fd0900df_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -291,14 +291,14 @@ struct Cover {
   }
 };
 
-/// Copies kBytes; those from `valid` on are zeros and are not read.
+/// Copies kBytes where `copies`; those from `valid` on are zeros and are not read.
 template <int kBytes>
-__device__ void copy_async(void* target, void const* source, int valid) {
+__device__ void copy_async(void* target, void const* source, int valid, bool copies = true) {
   uint32_t const address = cast_smem_ptr_to_uint(target);
   if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" :: "r"(address), "l"(source), "r"(valid));
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2; }" :: "r"(address), "l"(source), "r"(valid), "r"(int(copies)));
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" :: "r"(address), "l"(source), "n"(kBytes), "r"(valid));
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0; @p cp.async.ca.shared.global [%0], [%1], %2, %3; }" :: "r"(address), "l"(source), "n"(kBytes), "r"(valid), "r"(int(copies)));
   }
 }
 
@@ -385,28 +385,32 @@ __device__ inline int warp_n() { return threadIdx.x / 32 / kWarpsM; }
 using FragmentA = uint32_t[kMmasM][4];
 using FragmentB = uint32_t[kMmasN][2];
 
+constexpr uint32_t kBeginA = 0, kBeginB = kStages * kElementsA * sizeof(ElementA);  // of the tiles in shared memory
+
 /// Reads the fragments of A of a step along K. Instruction i of the warp takes rows from
 /// 16 * (warp_m() + kWarpsM * i) on.
-__device__ inline void read_a(ElementA const* tile, int step, FragmentA& fragment) {
+__device__ inline void read_a(uint8_t const* shared, int stage, int step, FragmentA& fragment) {
   // Lane 8 * j + r passes row r of matrix j.
   int const matrix = threadIdx.x % 32 / 8, line = threadIdx.x % 8;
-  uint32_t const smem = cast_smem_ptr_to_uint(tile);
+  // In 32 bits throughout: NVRTC would keep a pointer's 64, and add the begin of the tiles in each step.
+  uint32_t const smem = cast_smem_ptr_to_uint(shared) + uint32_t(sizeof(ElementA)) * kElementsA * stage;
   constexpr int kChunk = 16 / int(sizeof(ElementA));
   int const row = 16 * warp_m() + 8 * (matrix % 2) + line;
   int const first = SharedA{}(row, step * kMmaK + kChunk * (matrix / 2));
 #pragma unroll
   for (int i = 0; i < kMmasM; ++i) {
     int const offset = first + SharedA{}(16 * kWarpsM * i, 0);  // whole atoms on
-    ldmatrix_x4(fragment[i], smem + uint32_t(sizeof(ElementA)) * offset);
+    ldmatrix_x4(fragment[i], smem + uint32_t(sizeof(ElementA)) * offset + kBeginA);
   }
 }
 
 /// Reads the fragments of B of a step along K. Instruction i of the warp takes columns from
 /// 8 * (warp_n() + kWarpsN * i) on.
-__device__ inline void read_b(ElementB const* tile, int step, FragmentB& fragment) {
+__device__ inline void read_b(uint8_t const* shared, int stage, int step, FragmentB& fragment) {
   // Lane 8 * j + r passes row r of matrix j.
   int const matrix = threadIdx.x % 32 / 8, line = threadIdx.x % 8;
-  uint32_t const smem = cast_smem_ptr_to_uint(tile);
+  // In 32 bits throughout: NVRTC would keep a pointer's 64, and add the begin of the tiles in each step.
+  uint32_t const smem = cast_smem_ptr_to_uint(shared) + uint32_t(sizeof(ElementB)) * kElementsB * stage;
   constexpr int kChunk = 16 / int(sizeof(ElementB));
   int const row = 8 * (warp_n() + kWarpsN * (matrix / 2)) + line;
   int const first = SharedB{}(row, step * kMmaK + kChunk * (matrix % 2));
@@ -414,7 +418,7 @@ __device__ inline void read_b(ElementB const* tile, int step, FragmentB& fragmen
   for (int i = 0; i < kMmasN / 2; ++i) {
     int const offset = first + SharedB{}(16 * kWarpsN * i, 0);  // whole atoms on
     uint32_t both[4];
-    ldmatrix_x4(both, smem + uint32_t(sizeof(ElementB)) * offset);
+    ldmatrix_x4(both, smem + uint32_t(sizeof(ElementB)) * offset + kBeginB);
     fragment[2 * i][0] = both[0], fragment[2 * i][1] = both[1];
     fragment[2 * i + 1][0] = both[2], fragment[2 * i + 1][1] = both[3];
   }
@@ -453,8 +457,8 @@ __device__ inline void accumulate(Params const& p, Tile const& tile, int first, 
   FragmentA fragment_a[kSteps];
   FragmentB fragment_b[kSteps];
   auto const read = [&](int step, int stage) {
-    read_a(shared_a + stage * kElementsA, step, fragment_a[step]);
-    read_b(shared_b + stage * kElementsB, step, fragment_b[step]);
+    read_a(shared, stage, step, fragment_a[step]);
+    read_b(shared, stage, step, fragment_b[step]);
   };
 
   LoadA load_a(p.a, dot(batch, p.a.batch), tile.m, tile.rows);
@@ -682,14 +686,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_884c31ccbc7a660d_kernel
+}  // namespace ucc_82bd0b74fd0900df_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_884c31ccbc7a660d(
+extern "C" int32_t ucc_82bd0b74fd0900df(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* launch_parameters,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_884c31ccbc7a660d_kernel;
+  using namespace ucc_82bd0b74fd0900df_kernel;
   for (int i = 0; i < 3; ++i) {
     if (e[i] < 1) return 1;
   }
