@@ -230,6 +230,63 @@ def test_rows_are_not_looked_at_where_the_mask_is_known() -> None:
     assert "attends" not in from_torch(causal, HEADS()).text
 
 
+def _distance() -> Tensor:
+    return torch.arange(4) - torch.arange(4)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("mask", "said"),
+    [
+        (lambda: _distance() <= 0, ["index(S) <= index(L)"]),
+        (lambda: _distance() <= 1, ["index(S) <= index(L) + 1"]),
+        (
+            lambda: (_distance() <= 0) & (_distance() > -2),
+            ["index(S) <= index(L)", "index(S) >= index(L) - 1"],
+        ),
+        (lambda: _distance() >= -1, ["index(S) >= index(L) - 1"]),
+        (lambda: _distance() < 9, []),
+        (lambda: torch.ones((), dtype=torch.bool).expand(4, 4), []),
+        (lambda: torch.where(_distance() <= 0, 0.0, -torch.inf), ["index(S) <= index(L)"]),
+        (lambda: (_distance() <= 0).expand(2, 1, 4, 4), ["index(S) <= index(L)"]),
+    ],
+)
+def test_a_mask_that_is_a_window_of_keys_is_an_index(mask: Callable[[], Tensor], said: list[str]) -> None:
+    torch.manual_seed(0)
+    program, where = difference(Of(lambda q: _attention(q, q, q, mask())), HEADS())
+    assert not where and all(words in program.text for words in said)
+    assert "bool" not in program.text and program.text.count("index(") == 2 * len(said)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda: (_distance() <= 0) & (_distance() != -1),
+        lambda: _distance().abs() % 2 == 0,
+        lambda: torch.where(_distance() <= 0, 0.5, -torch.inf),
+        lambda: torch.stack([_distance() <= 0, _distance() <= 1])[:, None],
+    ],
+)
+def test_a_mask_that_is_no_window_of_keys_stays(mask: Callable[[], Tensor]) -> None:
+    torch.manual_seed(0)
+    program, where = difference(Of(lambda q: _attention(q, q, q, mask())), HEADS())
+    assert not where and "index(S) <= index(L)" not in program.text
+
+
+class Windowed(nn.Module):
+    """A mask that lies in a buffer, which a user may write to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(4, 4, dtype=torch.bool).tril())
+
+    def forward(self, q: Tensor) -> Tensor:
+        return _attention(q, q, q, self.mask)
+
+
+def test_a_mask_in_a_buffer_is_read() -> None:
+    assert "bool[" in from_torch(Windowed(), HEADS()).text
+
+
 def test_arguments_that_a_rule_does_not_expect_refuse_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     def careless(builder: GraphBuilder, arguments: Arguments) -> ValueRef:
         ref: ValueRef = arguments["nothing of this name"]

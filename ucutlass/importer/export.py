@@ -29,7 +29,7 @@ from ucutlass.importer.naming import free
 from ucutlass.importer.operators import RULES
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef
 from ucutlass.importer.operators.pointwise import Rule
-from ucutlass.importer.operators.products import ATTENDS
+from ucutlass.importer.operators.products import ATTENDS, WINDOW
 from ucutlass.importer.operators.views import EMPTY, MEMORY, READ_MEMORY, SKIP_EMPTY, constant
 from ucutlass.importer.recurrences import rolled
 from ucutlass.importer.symbolic import formulas_of, small_stand_ins, stand_ins, symbols_of
@@ -465,8 +465,7 @@ def translated(
     if target not in SKIP_EMPTY and any(refs.get(n.name) is EMPTY for n in node.all_input_nodes):
         raise builder.fail("it reads a tensor without elements")
     named = _arguments(node, refs)
-    if node.meta.get(ATTENDS):
-        named[ATTENDS] = True
+    named |= {note: node.meta[note] for note in (ATTENDS, WINDOW) if note in node.meta}
     if target in READ_MEMORY:
         source = node.args[0].meta["val"]
         named[MEMORY] = tuple(map(number, (source.storage_offset(), *source.stride())))

@@ -1,4 +1,5 @@
-"""Masks of attention that are the same in every call, such as a causal one: whether each row leaves a key."""
+"""Masks of attention that are the same in every call: whether each row leaves a key, and whether the mask is no more
+than a window of keys around the row, such as a causal one, which an index says without a tensor."""
 
 from __future__ import annotations
 
@@ -10,16 +11,17 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
-from ucutlass.importer.operators.products import ATTENDS
-from ucutlass.importer.symbolic import Extents
+from ucutlass.importer.operators.products import ATTENDS, WINDOW, MaskWindow
+from ucutlass.importer.symbolic import Extents, symbols_of
 
 MOST_ELEMENTS = 2**24
 """A mask, or what it is computed from, of more elements is not looked at."""
 
 
 def noted(graph: fx.Graph, state: Mapping[str, Tensor], number: Extents) -> None:
-    """Notes at each attention of a graph where its mask, which no input changes, leaves each row a key. `state`
-    has the tensors of inputs that are known, by their nodes' names; `number` is what stands for an extent."""
+    """Notes at each attention of a graph where its mask, which no input changes, leaves each row a key, and the
+    window that it is where it follows from the graph alone. `state` has the tensors of inputs that are known, by
+    their nodes' names; `number` is what stands for an extent."""
     values: dict[fx.Node, Any] = {}
     for node in graph.nodes:
         schema = getattr(node.target, "_schema", None)
@@ -27,12 +29,53 @@ def noted(graph: fx.Graph, state: Mapping[str, Tensor], number: Extents) -> None
             continue
         named = dict(zip([a.name for a in schema.arguments], node.args, strict=False)) | dict(node.kwargs)
         mask = named.get("attn_mask", named.get("attn_bias"))
-        value = _known(mask, values, state, number) if isinstance(mask, fx.Node) else None
+        if not isinstance(mask, fx.Node):
+            continue
+        value = _known(mask, values, state, number)
         if isinstance(value, Tensor):
             with unset_fake_temporarily():
                 once = value[tuple(slice(1 if step == 0 else None) for step in value.stride())]
                 left = once if once.dtype == torch.bool else once > -torch.inf
                 node.meta[ATTENDS] = bool(left.any(-1).all())
+                window = _window(once, left) if node.meta[ATTENDS] and _is_constant(mask) else None
+                if window is not None:
+                    node.meta[WINDOW] = window
+
+
+def _window(mask: Tensor, left: Tensor) -> MaskWindow | None:
+    """Returns the window of keys that a mask is; None for another mask, or one that adds anything."""
+    if mask.dtype != torch.bool and bool((mask[left] != 0).any()):
+        return None
+    if bool(left.all()):
+        return MaskWindow(None, None)
+    rows, keys = left.shape[-2:] if left.dim() > 1 else (1, 1)
+    if min(rows, keys) == 1:
+        return None
+    every = left.reshape(-1, rows, keys)
+    distance = torch.arange(keys) - torch.arange(rows)[:, None]
+    inside = distance[every[0]]
+    low, high = int(inside.min()), int(inside.max())
+    if not bool((every == ((distance >= low) & (distance <= high))).all()):
+        return None
+    return MaskWindow(low if low > 1 - rows else None, high if high < keys - 1 else None)
+
+
+def _is_constant(mask: fx.Node) -> bool:
+    """Returns whether neither an input nor an extent that a call gives decides a value."""
+    visited: set[fx.Node] = set()
+    stack = [mask]
+    while stack:
+        node = stack.pop()
+        if node in visited:
+            continue
+        visited.add(node)
+        if node.op == "call_function" and node.target is torch.ops.aten.expand.default:
+            stack += node.all_input_nodes[:1]
+        elif node.op == "call_function" and not symbols_of([node.meta.get("val")]):
+            stack += node.all_input_nodes
+        else:
+            return False
+    return True
 
 
 def _known(node: fx.Node, values: dict[fx.Node, Any], state: Mapping[str, Tensor], number: Extents) -> Any:

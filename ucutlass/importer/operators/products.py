@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from ucutlass.grammar.syntax import Argument, Binary, Call, Expr, Index, Literal_, Name, Number, Unary
@@ -13,10 +14,12 @@ from ucutlass.importer.expressions import (
     at,
     binary,
     call,
+    expr,
     index,
     mul,
     operand,
     over,
+    sub,
     template,
     where,
 )
@@ -312,21 +315,13 @@ def _attention(b: GraphBuilder, a: Arguments) -> ValueRef:
     )
     factor = float(b.shape(q)[-1] ** -0.5) if scale is None else float(scale)
     scaled = b.pointwise(mul(operand(0), factor), [scores], element, "scaled")
-    if a.get("is_causal"):
-        score_axes = (*lead_axes, *rows, *keys)
-        inside = binary("<=", index("S"), index("L")) if extents["S"] != 1 else None
-        if inside is not None and extents["L"] == 1:
-            inside = binary("<=", index("S"), 0)
-        if inside is not None:
-            scaled = b.add(
-                "pointwise",
-                [(scaled, score_axes)],
-                where(inside, operand(0), float("-inf")),
-                score_axes,
-                extents,
-                element,
-                "masked",
-            )
+    window: MaskWindow | None = a.get(WINDOW)
+    if window is not None:
+        mask = None
+    elif a.get("is_causal"):
+        window = MaskWindow(None, 0)
+    if window is not None:
+        scaled = _windowed(b, scaled, (*lead_axes, *rows, *keys), extents, element, window)
     if mask is not None:
         body = (
             where(operand(1), operand(0), float("-inf")) if b.element(mask) == "bool" else template("x0 + x1")
@@ -349,6 +344,54 @@ def _attention(b: GraphBuilder, a: Arguments) -> ValueRef:
         return attention
     return b.pointwise(where(operand(0), operand(1), 0), [_attending(b, mask), attention], element)
 
+
+def _windowed(
+    b: GraphBuilder,
+    scaled: ValueRef,
+    axes: Axes,
+    extents: Mapping[str, int],
+    element: str,
+    window: MaskWindow,
+) -> ValueRef:
+    """Returns the scores with -inf outside of a window."""
+    if extents["S"] == 1:
+        return scaled
+    limits = (("<=", window.high), (">=", window.low))
+    conditions = [
+        binary(sign, index("S"), _from_row(limit, extents)) for sign, limit in limits if limit is not None
+    ]
+    if not conditions:
+        return scaled
+    inside = conditions[0] if len(conditions) == 1 else binary("and", *conditions)
+    return b.add(
+        "pointwise",
+        [(scaled, axes)],
+        where(inside, operand(0), float("-inf")),
+        axes,
+        extents,
+        element,
+        "masked",
+    )
+
+
+def _from_row(limit: int, extents: Mapping[str, int]) -> Expr:
+    if extents["L"] == 1:
+        return expr(limit)
+    if limit == 0:
+        return index("L")
+    return add(index("L"), limit) if limit > 0 else sub(index("L"), -limit)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskWindow:
+    """The keys that each row attends to: key - row lies from `low` to `high`; None is no limit."""
+
+    low: int | None
+    high: int | None
+
+
+WINDOW = "window of keys"
+"""The entry of a node's `meta`, and of an attention's arguments, with the MaskWindow that its mask is."""
 
 ATTENDS = "every row attends"
 """The entry of a node's `meta`, and of an attention's arguments, where no row of the mask hides every key."""
