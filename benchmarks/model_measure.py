@@ -7,8 +7,8 @@ float64; results are right within a small multiple of eager's own error in the e
 from __future__ import annotations
 
 import copy
-import logging
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +27,7 @@ from benchmarks.model_cases import CASES, cast, settled
 from benchmarks.module_measure import free
 from benchmarks.turns import DeviceLock, compiled, cuda_clock, host_clock
 from ucutlass import spans
+from ucutlass.dynamo.fallback import FallbackWarning
 
 if TYPE_CHECKING:
     from ucutlass.dynamo.backend import Report
@@ -87,7 +88,7 @@ def measured(
             free(device)
         tell(stage="ucutlass")
         report, ours = backend_of(model, device, gpu, choose)
-        with warnings_of("ucutlass.dynamo") as notes, spans.recording() as record:
+        with fallback_notes() as notes, spans.recording() as record:
             row["seconds"] = {"ucutlass": first_call(ours, inputs, gpu, build_seconds, device)}
         parts = parts_of(record.seconds, row["seconds"]["ucutlass"])
         tell(seconds=row["seconds"], parts=parts, unbuilt=notes[:8], **fallback_of(report))
@@ -248,16 +249,13 @@ def _reference(region: Any) -> Callable[..., Any]:
 
 
 @contextmanager
-def warnings_of(logger: str) -> Iterator[list[str]]:
-    """Collects the warnings that a logger is given."""
+def fallback_notes() -> Iterator[list[str]]:
+    """Collects what the backend says of calls that the fallback serves."""
     notes: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: notes.append(record.getMessage()[:300])  # type: ignore[method-assign]
-    logging.getLogger(logger).addHandler(handler)
-    try:
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always", FallbackWarning)
         yield notes
-    finally:
-        logging.getLogger(logger).removeHandler(handler)
+    notes += [str(w.message)[:300] for w in given if issubclass(w.category, FallbackWarning)]
 
 
 def fallback_of(report: Report) -> Row:

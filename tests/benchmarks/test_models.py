@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from benchmarks import gpu_queue, model_measure, models
 from benchmarks.harness import append, lines
 from benchmarks.model_cases import CASES, ModelCase, cast, settled
 from benchmarks.model_measure import measured
+from ucutlass.dynamo.fallback import say
 
 
 class Small(nn.Module):
@@ -211,10 +212,12 @@ def test_programs_are_timed_where_the_fallback_is_faster(
     assert models.ratio(row, "us", "inductor", "programs") == row["us"]["inductor"] / row["us"]["programs"]
 
 
-def test_a_logger_s_warnings_are_kept() -> None:
-    with model_measure.warnings_of("ucutlass.dynamo") as notes:
-        logging.getLogger("ucutlass.dynamo").warning("%s goes to the fallback", "program_0")
-    assert notes == ["program_0 goes to the fallback"]
+def test_what_goes_to_the_fallback_is_noted() -> None:
+    with model_measure.fallback_notes() as notes:
+        for _ in range(2):
+            say("a program is not served: no kernel")
+        warnings.warn("of another kind", UserWarning, stacklevel=1)
+    assert notes == ["a program is not served: no kernel"] * 2
 
 
 class Remembering(nn.Module):
