@@ -8,7 +8,9 @@ from torch import nn
 
 import ucutlass
 from tests.dynamo.test_backend import Block
+from ucutlass.dynamo import builds
 from ucutlass.dynamo.explain import REMEDIES, remedy
+from ucutlass.emit import NotServed
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="times on a GPU are measured")
 
@@ -41,6 +43,19 @@ def test_the_rest_has_its_reason_line_and_remedy() -> None:
     assert explanation.served + row.share == pytest.approx(1)
     text = str(explanation)
     assert "aten.sort.default" in text and "what would close it" in text
+
+
+def test_a_program_without_kernels_is_the_fallback_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> None:
+        raise NotServed("no tile fits")
+
+    monkeypatch.setattr(builds, "planned_sources", refuses)
+    with torch.no_grad():
+        explanation = ucutlass.explain(Block(), torch.randn(64, 32))
+    assert explanation.served == 0 and not explanation.programs
+    assert {o.why for o in explanation.operators if o.where == "fallback"} == {
+        "program_0 has no kernel: no tile fits"
+    }
 
 
 def test_training_explains_both_graphs() -> None:

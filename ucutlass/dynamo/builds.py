@@ -22,7 +22,7 @@ from ucutlass.api import (
     checked_arch,
     known_device,
 )
-from ucutlass.assembly import AnyBuilt, BuiltPipeline, ProgramAtSizes, start_programs
+from ucutlass.assembly import AnyBuilt, BuiltPipeline, ProgramAtSizes, planned_sources, start_programs
 from ucutlass.backend import Built
 from ucutlass.diagnostics import ProgramError
 from ucutlass.dynamo.calls import PartCall, call_of
@@ -182,6 +182,18 @@ def _adopted(
 def checked_text(region: Region) -> frontend.Checked:
     """Returns a region's program as the compiler reads it. Raises ProgramError."""
     return frontend.read_text(region.text)
+
+
+def refusal(job: Job, arch: str, device: Device | None) -> str:
+    """Returns why no kernels compute a program at the extents that its first call has, "" where they do."""
+    try:
+        text = checked_text(job.region)
+        program = frontend.program(text, job.region.name)
+        if job.shapes is not None:
+            planned_sources(ProgramAtSizes(text, program, _extents(program, job.shapes)), arch, device)
+    except (ProgramError, ShapeError, NotServed, ArgumentError) as problem:
+        return " ".join(str(problem).split("\n")[0].split())
+    return ""
 
 
 def _extents(program: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -14,12 +14,14 @@ from torch import Tensor, fx
 from torch.utils.flop_counter import flop_registry
 
 from ucutlass import frontend
+from ucutlass.api import NoKernelsHere, checked_arch
 from ucutlass.dynamo.backend import line_of, named, remembered, simplify
-from ucutlass.dynamo.builds import checked_text
-from ucutlass.dynamo.partition import CHECK, SIZES, VIEW, Division, is_item, is_view, why_outside
+from ucutlass.dynamo.builds import checked_text, job_of, refusal
+from ucutlass.dynamo.partition import CHECK, SIZES, VIEW, Division, Part, is_item, is_view, why_outside
 from ucutlass.dynamo.records import Records
 from ucutlass.dynamo.region import values_of
 from ucutlass.dynamo.rules import decompositions
+from ucutlass.dynamo.subgraphs import extracted
 from ucutlass.importer.export import ELEMENTS
 from ucutlass.ir import Pipeline
 from ucutlass.ir.hardware import DEVICES, Device, device_named
@@ -145,6 +147,9 @@ def explain(model: Callable[..., Any], *inputs: Any, **named_inputs: Any) -> Com
     before = Counter(counters["graph_break"])
     torch.compile(model, backend=partial(_trace, traced, devices))(*inputs, **named_inputs)
     breaks = Counter(counters["graph_break"]) - before
+    unplanned = [
+        {part.name: why for part in g.division.parts if (why := _unplanned(g, part))} for g in traced
+    ]
     measured = bool(traced) and all(graph.seconds for graph in traced)
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else PLANNED_FOR
     if not measured:
@@ -154,7 +159,21 @@ def explain(model: Callable[..., Any], *inputs: Any, **named_inputs: Any) -> Com
             graph.seconds = {n.name: estimated(n, device) for n in _operators(graph.graph)}
     clock = f"each operator by itself on {name}" if measured else f"estimated for {name}"
     reasons = tuple(" ".join(reason.split("\n")[0].split()) for reason in breaks)
-    return _explanation(traced, reasons, clock)
+    return _explanation(traced, unplanned, reasons, clock)
+
+
+def _unplanned(traced: _TracedGraph, part: Part) -> str:
+    """Returns why a program has no kernels on the GPU that is here, or else on the one whose times are estimated."""
+    members = [node for node in traced.graph.graph.nodes if node.name in part.nodes]
+    job = job_of(part, extracted(traced.graph, members, (), part.name)[0])
+    if not torch.cuda.is_available():
+        return refusal(job, "sm90a", DEVICES[PLANNED_FOR])
+    gpu = torch.cuda.get_device_properties()
+    try:
+        arch = checked_arch(None, gpu.name, (gpu.major, gpu.minor))
+    except NoKernelsHere as problem:
+        return str(problem)
+    return refusal(job, arch, device_named(gpu.name))
 
 
 def _trace(
@@ -250,18 +269,25 @@ def _hint(number: Any) -> int:
     return int(number)
 
 
-def _explanation(traced: Sequence[_TracedGraph], breaks: tuple[str, ...], clock: str) -> CompileExplanation:
+def _explanation(
+    traced: Sequence[_TracedGraph],
+    unplanned: Sequence[Mapping[str, str]],
+    breaks: tuple[str, ...],
+    clock: str,
+) -> CompileExplanation:
     total = sum(sum(graph.seconds.values()) for graph in traced) or 1.0
     calls: dict[tuple[str, int, str, str], list[tuple[str, float]]] = {}
     programs: list[ExplainedProgram] = []
     for number, graph in enumerate(traced):
         part_of = {name: part.name for part in graph.division.parts for name in part.nodes}
         for node in _operators(graph.graph):
-            where, why = _fate(node, part_of, graph)
+            where, why = _fate(node, part_of, unplanned[number], graph)
             share = graph.seconds.get(node.name, 0.0) / total
             row = calls.setdefault((str(node.target), number, where, why), [])
             row.append((line_of(node) if where == "fallback" else "", share))
         for part in graph.division.parts:
+            if part.name in unplanned[number]:
+                continue
             program = frontend.program(checked_text(part.region), part.region.name)
             members = [node for node in _operators(graph.graph) if node.name in part.nodes]
             programs.append(
@@ -284,9 +310,14 @@ def _explanation(traced: Sequence[_TracedGraph], breaks: tuple[str, ...], clock:
     return CompileExplanation(tuple(operators), tuple(programs), breaks, len(traced), clock)
 
 
-def _fate(node: fx.Node, part_of: Mapping[str, str], graph: _TracedGraph) -> tuple[str, str]:
-    if node.name in part_of:
-        return part_of[node.name], ""
+def _fate(
+    node: fx.Node, part_of: Mapping[str, str], unplanned: Mapping[str, str], graph: _TracedGraph
+) -> tuple[str, str]:
+    part = part_of.get(node.name, "")
+    if part in unplanned:
+        return ("view", "") if is_view(node) else ("fallback", f"{part} has no kernel: {unplanned[part]}")
+    if part:
+        return part, ""
     match why_outside(node, graph.division.refused, graph.devices):
         case why if why == VIEW:
             return "view", ""
