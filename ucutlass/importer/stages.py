@@ -337,9 +337,9 @@ class _Cutter:
 
     def _doubtful(self, producers: Sequence[str], reader: str) -> bool:
         """Returns whether a price decides on stages that one kernel serves: where operands of a dot would be
-        computed or read otherwise on the way in, which may cost it TMA and wgmma, where much would be done
-        behind a dot, and where what was reduced is repeated, which may reduce it anew for each of its readers.
-        Other stages are always quicker together."""
+        computed or read otherwise on the way in, or its results stored elsewhere or met by what lies in other axes,
+        which may cost it TMA and wgmma, where much would be done behind a dot, and where what was reduced is
+        repeated, which may reduce it anew for each of its readers. Other stages are always quicker together."""
         if self._repeats(producers, reader):
             return True
         into = self._holds_dot(reader)
@@ -348,7 +348,18 @@ class _Cutter:
             return not dots
         behind = {n for n in self.regions[reader] if self.nodes[n].kind not in ("view", "constant")}
         reduces = any(self.nodes[n].kind == "reduction" for n in behind)
-        return bool(dots) and (reduces or len(behind) > LARGE_EPILOGUE)
+        copies = any(self.nodes[n].hint == "copy" for n in behind)
+        met = any(self._is_reshaped(o.value, producers) for n in behind for o in self.nodes[n].operands)
+        return bool(dots) and (reduces or copies or met or len(behind) > LARGE_EPILOGUE)
+
+    def _is_reshaped(self, value: str, producers: Collection[str]) -> bool:
+        """Returns whether a value is another one under another shape; a producer's, whether it is so more than
+        once, which moves its elements."""
+        count = 0
+        while value in self.inline and self.nodes[value].kind == "view":
+            count += isinstance(self.nodes[value], Reshape)
+            value = self.nodes[value].operands[0].value
+        return count > (value in producers)
 
     def _beside(self, producers: Sequence[str], reader: str) -> bool:
         """Returns whether both have dots of which none of the reader's reads what the producers give, as those of

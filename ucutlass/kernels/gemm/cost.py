@@ -541,6 +541,9 @@ def _gemv(c: GemmCandidate, s: GemvSchedule, device: Device, k: Constants) -> Es
     cycles = visited * (k.widen + s.columns * (1 + k.widen / s.rows)) / 128 / min(device.sms, blocks)
     if c.shape.k <= _SHORT:
         cycles += blocks * ceil_div(c.shape.n, s.columns) * _SHORT_BLOCK / device.sms
+    elif c.shape.batch > 1 and c.shape.n > 1 and len(c.problem.k) == 1:
+        waiting = max(0, blocks * ceil_div(c.shape.n, s.columns) - device.sms)
+        cycles += waiting * _batched_block(c, s) / device.sms
     columns = blocks * s.columns * c.shape.k
     return _whole(
         c,
@@ -570,6 +573,19 @@ def _gemv_waste(c: GemmCandidate, s: GemvSchedule) -> float:
 _SHORT, _SHORT_BLOCK = 8, 600.0
 """Elements in a sum so short that a block's start and end are all that it takes, and an SM's cycles of these: 16384
 products of 3 x 3 by 1024 columns took an H100 1317 us, 65536 x 3 by 6 columns of 128 images 913 us."""
+
+
+def _batched_block(c: GemmCandidate, s: GemvSchedule) -> float:
+    """Cycles of an SM that a block of one of many products with several columns takes after the SM's first, whatever its
+    share of the matrix: for each of its results, and for each element of columns that it reads one by one."""
+    columns = min(s.columns, c.shape.n)
+    read = 0 if c.problem.b.contiguous == "k" else columns * c.shape.k
+    return _RESULT * max(_FEWEST_RESULTS, s.rows * columns) + _ELEMENT * read
+
+
+_RESULT, _FEWEST_RESULTS, _ELEMENT = 60.0, 16, 0.7
+"""392 products of 64 x 256 by 8 columns of f32, 196 of 128 x 512 by 4 and 98 of 256 x 1024 by 2 took an H200 59, 26 and
+27 us where K lies along memory, and 95, 83 and 59 us where the columns' K does not."""
 
 _MASKED = 2.5
 """How much longer a matrix-vector kernel takes for elements that it asks for one by one: 13440 products of 32 x 49 by
