@@ -112,6 +112,7 @@ def attempt(job: GpuJob, device: int, settings: RunSettings, compile: bool) -> R
             "max_autotune": settings.max_autotune,
             "kernels": settings.kernels,
             "choose": settings.choose,
+            "overlap": job.facts.get("overlap", False),
             "hold_seconds": HOLD_SECONDS if not settings.max_autotune else COMPILE_SECONDS,
             "build_seconds": BUILD_SECONDS,
             "compile_seconds": COMPILE_SECONDS,
@@ -166,6 +167,10 @@ def line_of(row: Row) -> str:
         if us := row.get(kind):
             ratios = (f"{n} {us[n] / us['ucutlass']:.2f}" for n in COLUMNS if n in us)
             words.append(f"{us['ucutlass']:.0f} {kind}, {', '.join(ratios)}")
+    if us := row.get("overlap_us"):
+        words.append(
+            f"overlapping {us['overlap']:.0f} us of {us['ucutlass']:.0f}, {row.get('differ')} replays differ"
+        )
     if "programs" in row:
         words.append(
             f"{row['programs']} programs, {row['outside']} operators outside, share {row.get('share')}"
@@ -269,6 +274,12 @@ def _group(name: str, rows: Sequence[Row]) -> list[str]:
                 f"  {kind:7} of programs alone against inductor: geomean {geomean(programs):.3f}, "
                 f"least {min(programs):.3f}"
             )
+    overlapping = [row["overlap_us"] for row in rows if row.get("overlap_us")]
+    if overlapping:
+        ratios = [us["ucutlass"] / us["overlap"] for us in overlapping]
+        lines.append(
+            f"  overlapping: {len(ratios)} rows, {geomean(ratios):.3f} times as fast, least {min(ratios):.3f}"
+        )
     chosen = Counter(server for row in rows for server in row.get("choices", ()))
     known = [row["parts"] for row in rows if row.get("parts")]
     names = dict.fromkeys(name for parts in known for name in parts)
@@ -289,6 +300,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--devices", type=int, help="GPUs to use, by default all")
     options.add_argument("--slots", type=int, help="rows at once on a GPU, by default as the cores allow")
     options.add_argument("--only", default="", metavar="NAME,..", help="models of these names")
+    options.add_argument(
+        "--rows", default="", metavar="'NAME DTYPE BATCH,..'", help="these rows, in this order"
+    )
     options.add_argument("--every", type=int, default=1, help="one row of so many")
     options.add_argument("--offset", type=int, default=0, help="the first of them")
     options.add_argument(
@@ -306,6 +320,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--no-compile", action="store_true", help="leave TorchInductor out")
     options.add_argument("--max-autotune", action="store_true", help="time that mode too")
     options.add_argument("--warm", action="store_true", help="first calls with warm caches too")
+    options.add_argument(
+        "--overlap", type=int, default=0, help="in so many rows, time programs with that option too"
+    )
     options.add_argument("--kernels", action="store_true", help="add what each launches to its row")
     options.add_argument("--fake", action="store_true", help=argparse.SUPPRESS)
     options.add_argument("--table", type=Path, metavar="FILE", help="print the table of these rows alone")
@@ -318,6 +335,11 @@ def selected(options: argparse.Namespace) -> list[Row]:
     model."""
     from benchmarks.model_cases import CASES
 
+    if options.rows:
+        named = [row.split() for row in options.rows.split(",")]
+        if unknown := [" ".join(row) for row in named if len(row) != 3 or row[0] not in CASES]:
+            raise SystemExit(f"no row is {', '.join(unknown)}; a row is a model, an element type and a batch")
+        return [{"name": " ".join(r), "model": r[0], "dtype": r[1], "batch": int(r[2])} for r in named]
     suites, only = options.suite.split(","), [n for n in options.only.split(",") if n]
     if unknown := [name for name in only if name not in CASES]:
         raise SystemExit(f"no model is named {', '.join(unknown)}; models are {', '.join(CASES)}")
@@ -390,6 +412,7 @@ def main() -> int:
         )
         print(f"{len(every)} rows, GPUs {settings.devices}", flush=True)
         left = [row for row in every if row["name"] not in known]
+        left = [row | ({"overlap": True} if n < options.overlap else {}) for n, row in enumerate(left)]
         unfinished = ended(lambda: run(left, settings), settings.deadline)
         names = {row["name"] for row in every}
         rows = [row for row in harness.lines(options.out) if row["name"] in names]

@@ -204,7 +204,8 @@ class LoadedKernel(LoadedProgram):
 class LoadedPipeline(LoadedProgram):
     """Several launches as one call: intermediates lie in one workspace, and stages that need nothing of
     each other run on branches beside the current stream, which joins them again. `built` has what was
-    planned and built for each shape that was called; `ready` is as of a kernel.
+    planned and built for each shape that was called; `ready` is as of a kernel, `overlap` as of
+    `ucutlass.assembly.build_pipeline`.
 
     Besides what every call raises: TorchResultMismatch (`ucutlass.runtime.launch_sequence`) where a torch
     function gives another shape than the text says.
@@ -221,6 +222,7 @@ class LoadedPipeline(LoadedProgram):
         tuned: bool = False,
         check_offsets: bool = False,
         ready: BuiltPipeline | None = None,
+        overlap: bool = False,
     ) -> LoadedPipeline:
         from ucutlass.runtime.launch_spec import Requirement
 
@@ -229,7 +231,7 @@ class LoadedPipeline(LoadedProgram):
             checked,
             program,
             [Requirement("extents that fit every stage", partial(_fits, program))],
-            partial(_choose_all, checked, program, arch, tuned, built, ready),
+            partial(_choose_all, checked, program, arch, tuned, built, ready, overlap),
             check_offsets,
         )
         self.built = MappingProxyType(built)
@@ -277,6 +279,7 @@ def _choose_all(
     tuned: bool,
     built: dict[LaunchRequest, BuiltPipeline],
     ready: BuiltPipeline | None,
+    overlap: bool,
     request: LaunchRequest,
 ) -> LaunchSequence:
     import torch
@@ -295,7 +298,14 @@ def _choose_all(
 
         draw = draw_recorded(checked, arch, gpu.name, device)
     pipeline = build_pipeline(
-        checked, program, request.extents, arch, device=device, aligned=request.aligned, draw=draw
+        checked,
+        program,
+        request.extents,
+        arch,
+        device=device,
+        aligned=request.aligned,
+        draw=draw,
+        overlap=overlap,
     )
     built[request] = pipeline
     return bind_pipeline(pipeline)

@@ -11,6 +11,7 @@ from ucutlass import ir
 from ucutlass.backend import Built, bind, build_kernel, build_sources, source_line, source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import NotServed
+from ucutlass.emit.dependent_launch import overlapping_source
 from ucutlass.emit.text import Source
 from ucutlass.frontend import Checked, ChosenPlan, plan_kernel
 from ucutlass.ir.hardware import Device
@@ -110,12 +111,13 @@ def build_pipeline(
     build_path: BuildPath | None = None,
     max_streams: int = MOST_STREAMS,
     draw: Draw = as_written,
+    overlap: bool = False,
 ) -> BuiltPipeline:
-    """Plans all stages, then builds the kernels that the cache lacks, as many at once as the machine takes.
-    Raises ShapeError and ProgramError as `plan_pipeline`, the first build's failure, and as `build_sources`.
+    """Plans all stages, then builds the kernels that the cache lacks, as many at once as the machine takes. With
+    `overlap` each begins while the one before it ends (`ucutlass.emit.dependent_launch`). Raises ShapeError and ProgramError as `plan_pipeline`, the first build's failure, and as `build_sources`.
     """
     plan = plan_pipeline(checked, pipeline, sizes, arch, device, aligned, max_streams, draw)
-    results = build_stages(checked, plan, build_path=build_path, on_progress=on_progress)
+    results = build_stages(checked, plan, build_path=build_path, on_progress=on_progress, overlap=overlap)
     failed = next((m for m in results if m is not None and not isinstance(m, Built)), None)
     if failed is not None:
         raise failed
@@ -125,12 +127,13 @@ def build_pipeline(
 @dataclass(frozen=True, slots=True)
 class ProgramAtSizes:
     """A program with the extents to build it for, in the order of its dims. `draw` may put other schedules into
-    its kernels."""
+    its kernels; `overlap` is as of `build_pipeline`."""
 
     checked: Checked
     program: ir.Program
     sizes: tuple[int, ...]
     draw: Draw = as_written
+    overlap: bool = False
 
 
 ProgramFailure: TypeAlias = BuildFailure | ProgramError | ShapeError | NotServed
@@ -202,7 +205,7 @@ def planned_sources(
         plan = plan_pipeline(job.checked, job.program, job.sizes, arch, device, draw=job.draw)
         kernels = [(s.step.kernel, s.chosen) for s in plan.stages]
         pairs = [
-            (source_of(job.checked, kernel, chosen.planned), chosen.planned.plan)
+            (_stage_source(job.checked, kernel, chosen, job.overlap), chosen.planned.plan)
             for kernel, chosen in kernels
             if kernel is not None and chosen is not None
         ]
@@ -210,6 +213,11 @@ def planned_sources(
     kernel = job.draw(job.program, job.sizes)
     chosen = plan_kernel(job.checked, kernel, job.sizes, arch, device)
     return chosen, [(source_of(job.checked, kernel, chosen.planned), chosen.planned.plan)]
+
+
+def _stage_source(checked: Checked, kernel: ir.Kernel, chosen: ChosenPlan, overlap: bool) -> Source:
+    source = source_of(checked, kernel, chosen.planned)
+    return overlapping_source(source) if overlap else source
 
 
 def _assembled(plan: PipelinePlan | ChosenPlan, kernels: Sequence[tuple[Source, Artifact]]) -> AnyBuilt:
@@ -232,6 +240,7 @@ def build_stages(
     *,
     build_path: BuildPath | None = None,
     on_progress: OnProgress = ignore,
+    overlap: bool = False,
 ) -> tuple[Built | BuildFailure | None, ...]:
     """Returns the kernels of a plan's stages; a failed build is returned in its kernel's place. Raises as
     `build_sources` does."""
@@ -241,7 +250,7 @@ def build_stages(
         for i, s in enumerate(plan.stages)
         if s.step.kernel is not None and s.chosen is not None
     ]
-    sources = [source_of(checked, kernel, chosen.planned) for _, kernel, chosen in kernels]
+    sources = [_stage_source(checked, kernel, chosen, overlap) for _, kernel, chosen in kernels]
     pairs = [(source, chosen.planned.plan) for source, (_, _, chosen) in zip(sources, kernels, strict=True)]
     artifacts = build_sources(pairs, build_path=build_path, on_progress=on_progress)
     for (i, kernel, chosen), source, artifact in zip(kernels, sources, artifacts, strict=True):
