@@ -3,6 +3,7 @@ the positions, a second kernel adds the parts. The template is `convolution/dept
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ucutlass.emit import text
@@ -49,8 +50,8 @@ def render(problem: ConvolutionProblem, schedule: DepthwiseWgradSchedule) -> str
         [f"in{slot.index}" for slot in inputs],
         [f"out{slot.index}" for slot in outputs],
     )
-    outer = tuple(i for i in range(len(problem.k)) if i not in (how.rows.k, how.columns.k))
-    warps, taps = schedule.threads // 32, how.rows.taps * how.columns.taps
+    outer = tuple(i for i in range(len(problem.k)) if i not in (how.rows.k, how.inner))
+    warps, taps = schedule.threads // 32, math.prod(how.taps)
     return text.render(
         "convolution/depthwise_wgrad.cu.j2",
         includes=includes(INCLUDES),
@@ -64,7 +65,8 @@ def render(problem: ConvolutionProblem, schedule: DepthwiseWgradSchedule) -> str
         down=how.rows,
         along=how.columns,
         down_window=problem.a.windows.index(how.rows.axis),
-        along_window=problem.a.windows.index(how.columns.axis),
+        along_window=0 if how.columns is None else problem.a.windows.index(how.columns.axis),
+        inner=how.inner,
         down_b=how.rows_b,
         outer=outer,
         channels=how.channels,
@@ -87,11 +89,12 @@ def render(problem: ConvolutionProblem, schedule: DepthwiseWgradSchedule) -> str
 def _access(problem: ConvolutionProblem, schedule: DepthwiseWgradSchedule) -> DepthwiseWgrad:
     dims = {d for run in problem.batch for d in run}
     windows = [problem.a.axes[axis].window for axis in problem.a.windows]
-    taps = [next((d for d, _ in w.terms if d in dims), -1) for w in windows if w is not None]
+    taps = [next((d for d, _ in w.terms if d in dims), None) for w in windows if w is not None]
     sizes = [1] * problem.gemm.dims
     for dim, count in zip(taps, schedule.taps, strict=False):
-        sizes[dim] = count
-    how = depthwise_wgrad(problem, tuple(sizes), set(taps))
+        if dim is not None:
+            sizes[dim] = count
+    how = depthwise_wgrad(problem, tuple(sizes), {d for d in taps if d is not None})
     if isinstance(how, str):
         raise ValueError(how)
     return how

@@ -94,6 +94,27 @@ def test_flipped_windows_of_neighbouring_channels_compute_their_program(schedule
 
 
 @emulated
+@pytest.mark.parametrize(
+    ("channels", "taps", "schedule", "width"),
+    [
+        pytest.param(5, 5, "", 1, id="odd channels"),
+        pytest.param(5, 7, "rows 8", 1, id="odd channels, more rows"),
+        pytest.param(16, 11, "", 4, id="long windows"),
+    ],
+)
+def test_results_along_a_line_share_the_taps_that_they_read(
+    channels: int, taps: int, schedule: str, width: int
+) -> None:
+    text = f"""kernel k(x: bf16[N, H, W, C], w: bf16[C, R=3, S={taps}]) -> bf16[N, P=H, Q=W, C] {{
+  return dot[R, S](x[H = P + R - 1, W = Q + S - {taps // 2}], w)
+  schedule sm90a {{ warps direct  SCHEDULE }}
+}}"""
+    written, chosen = _planned(text, "bf16", schedule, sizes := {"N": 2, "C": channels, "H": 4, "W": 13})
+    assert (chosen.width, chosen.taps) == (width, taps) and chosen.rows > 1
+    assert judge(written, sizes, arch="sm90a") == []
+
+
+@emulated
 @pytest.mark.parametrize("schedule", ["", "rows 6", "rows 3", "vector 4 rows 2"])
 def test_divided_windows_of_neighbouring_channels_compute_their_program(schedule: str) -> None:
     text = """kernel k(y: bf16[N, P, Q, C], w: bf16[C, R=3, S=5]) -> bf16[N, H=2*P, W=2*Q, C] {

@@ -22,6 +22,12 @@ DILATED = FIRST.replace("R=3, S=3", "R=5, S=3").replace(
     "P + R - 1, W = Q + S - 1", "P + 2*R - 4, W = Q + S - 1"
 )
 ALONE = FIRST.replace("[N, C, H", "[C, H").replace("[N, C, P", "[C, P").replace("dot[N, P", "dot[P")
+LONG = LAST.replace("R=3, S=3", "S=11").replace("P + R - 1, W = Q + S - 1", "P, W = Q + S - 5")
+TALL = FIRST.replace("R=3, S=3", "R=11").replace("P + R - 1, W = Q + S - 1", "P + R - 5, W = Q")
+LINES = """kernel k(x: E[N, W, C], y: E[N, Q, C]) -> E[C, S=4] {
+  return dot[N, Q](x[W = Q + S - 3], y) SCHEDULE
+}"""
+WIDE = FIRST.replace("R=3, S=3", "R=9, S=9").replace("P + R - 1, W = Q + S - 1", "P + R - 4, W = Q + S - 4")
 FUSED = LAST.replace("y: E[N", "d: f32[C, R=3, S=3], y: E[N").replace("y) S", "y) * 0.5 + d S")
 
 
@@ -45,6 +51,10 @@ def _planned(text: str, element: str, schedule: str, sizes: dict[str, int]) -> t
         pytest.param(STRIDED, "bf16", "", {"N": 5, "C": 8, "H": 16, "W": 15}, 4, id="strided"),
         pytest.param(DILATED, "f32", "", {"N": 2, "C": 2, "H": 14, "W": 13}, 1, id="dilated"),
         pytest.param(ALONE, "f32", "", {"C": 5, "H": 17, "W": 19}, 1, id="one image"),
+        pytest.param(LONG, "bf16", "", {"N": 3, "C": 12, "H": 5, "W": 13}, 4, id="along lines alone"),
+        pytest.param(TALL, "f32", "", {"N": 2, "C": 3, "H": 14, "W": 9}, 1, id="across lines alone"),
+        pytest.param(LINES, "f16", "", {"N": 3, "C": 8, "W": 35}, 4, id="lines of signals"),
+        pytest.param(WIDE, "f32", "", {"N": 2, "C": 2, "H": 10, "W": 9}, 1, id="81 taps"),
         pytest.param(FUSED, "bf16", "", {"N": 2, "C": 8, "H": 13, "W": 12}, 4, id="fused"),
     ],
 )
@@ -52,15 +62,25 @@ def test_gradients_compute_their_program(
     text: str, element: str, schedule: str, sizes: dict[str, int], width: int
 ) -> None:
     step = 2 if text is STRIDED else 1
-    sizes = {**sizes, "P": sizes["H"] // step, "Q": sizes["W"] // step}
+    sizes = {**sizes, "Q": sizes["W"] // step}
+    if "H" in sizes:
+        sizes["P"] = sizes["H"] // step
     written, chosen = _planned(text, element, schedule, sizes)
     assert isinstance(chosen, DepthwiseWgradSchedule) and chosen.width == width
     assert judge(written, sizes, arch="sm90a") == []
 
 
 def test_few_products_of_a_result_have_one_thread() -> None:
-    _, chosen = _planned(FIRST, "f32", "", {"N": 1, "C": 64, "H": 7, "W": 7, "P": 7, "Q": 7})
+    _, chosen = _planned(FIRST, "f32", "", {"N": 1, "C": 64, "H": 5, "W": 5, "P": 5, "Q": 5})
     assert isinstance(chosen, DirectSchedule)
+
+
+def test_windows_of_fewer_taps_than_results_are_no_gradient() -> None:
+    forward = """kernel k(x: f32[H, W, C], w: f32[R, S, C]) -> f32[P=7, Q=7, C] {
+  return dot[R, S](x[H = P + R - 3, W = Q + S - 3], w)
+}"""
+    chosen = plan(forward, {"H": 7, "W": 7, "C": 64, "R": 6, "S": 6}, "sm90a").plan
+    assert isinstance(chosen, ConvolutionPlan) and isinstance(chosen.schedule, DirectSchedule)
 
 
 def test_more_channels_than_registers_hold_are_refused() -> None:

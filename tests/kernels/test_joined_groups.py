@@ -40,6 +40,9 @@ def _text(
         pytest.param(40, 5, 1, 6, "weights", "bf16", True, "", id="gradient of weights"),
         pytest.param(80, 5, 2, 7, "weights", "tf32", False, "", id="gradient by mma.sync, taps last"),
         pytest.param(160, 20, 1, 5, "weights", "f16", False, "", id="gradient, many parts"),
+        pytest.param(80, 20, 1, 6, "forward", "bf16", True, "", id="four channels"),
+        pytest.param(80, 20, 2, 7, "data", "f16", True, "", id="four channels, phases"),
+        pytest.param(80, 20, 1, 6, "weights", "bf16", True, "", id="four channels, gradient of weights"),
     ],
 )
 def test_kernels_compute_their_program(
@@ -60,20 +63,21 @@ def test_kernels_compute_their_program(
 
 
 @pytest.mark.parametrize(
-    ("channels", "groups", "compute_type", "schedule", "why"),
+    ("channels", "groups", "compute_type", "last", "schedule", "why"),
     [
-        pytest.param(48, 1, "bf16", "", "one name has the groups", id="no groups"),
-        pytest.param(36, 3, "bf16", "", "do not fill a tile together", id="twelve channels"),
-        pytest.param(32, 8, "bf16", "", "no whole 16 bytes", id="four channels"),
-        pytest.param(64, 8, "f32", "", "in one pass", id="f32"),
-        pytest.param(64, 8, "bf16", "tile 64x8x64", "do not fill a tile together", id="columns"),
+        pytest.param(48, 1, "bf16", True, "", "one name has the groups", id="no groups"),
+        pytest.param(36, 3, "bf16", True, "", "do not fill a tile together", id="twelve channels"),
+        pytest.param(32, 8, "bf16", False, "", "no whole 16 bytes", id="four channels, copied"),
+        pytest.param(36, 9, "bf16", True, "", "no whole 16 bytes", id="all channels are no whole 16 bytes"),
+        pytest.param(64, 8, "f32", True, "", "in one pass", id="f32"),
+        pytest.param(64, 8, "bf16", True, "tile 64x8x64", "do not fill a tile together", id="columns"),
     ],
 )
 def test_what_groups_do_not_share_is_refused(
-    channels: int, groups: int, compute_type: str, schedule: str, why: str
+    channels: int, groups: int, compute_type: str, last: bool, schedule: str, why: str
 ) -> None:
     with pytest.raises(ProgramError, match=why):
-        plan(_text(channels, groups, 1, 8, "forward", compute_type, True, schedule), {}, "sm90a")
+        plan(_text(channels, groups, 1, 8, "forward", compute_type, last, schedule), {}, "sm90a")
 
 
 def test_drawn_extents_keep_what_a_tile_shares() -> None:

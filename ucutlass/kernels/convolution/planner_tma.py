@@ -265,17 +265,18 @@ def by_groups(
 ) -> Algorithm | str:
     """Returns the kernel whose tiles have several groups, of so many columns together, or why it does not take the
     problem."""
+    whole = with_joined_columns(pattern, sizes, aligned)
+    gradient = whole if isinstance(whole, str) else gradient_of_weights(whole[0], sizes, device)
     joined = joined_groups(pattern, sizes, device, aligned, columns)
     if isinstance(joined, str):
-        whole = with_joined_columns(pattern, sizes, aligned)
-        gradient = whole if isinstance(whole, str) else gradient_of_weights(whole[0], sizes, device)
         return joined if isinstance(gradient, str) else gradient
     problem, schedule = joined
     note = Note(
         "fold", "groups", "neighbouring groups share a tile, with zeros between them in a copy of the weights"
     )
     seconds = im2col_seconds(problem, schedule, sizes, device)
-    return Algorithm(problem, schedule, 1, (note, *copies_note(problem)), seconds)
+    windows = Algorithm(problem, schedule, 1, (note, *copies_note(problem)), seconds)
+    return windows if columns is not None else cheapest([windows, gradient])
 
 
 def _shared_tiles(

@@ -136,8 +136,9 @@ def _chosen(c: ChosenWord) -> Breach | None:
 
 
 def repeats(problem: ConvolutionProblem, width: int) -> bool:
-    """Whether a thread can repeat itself along a window's results: neighbours must be read together."""
-    return across_mode(problem) >= 0 and axis_stride(problem, problem.a, width > 1) != "kStep"
+    """Whether a thread can repeat itself along a window's results: neighbours, if it has any, must be read together."""
+    together = width == 1 or axis_stride(problem, problem.a, True) != "kStep"
+    return across_mode(problem) >= 0 and together
 
 
 def most_stages(

@@ -17,15 +17,10 @@ from ucutlass.kernels.convolution.plan import (
     DirectSchedule,
     RegisterTileSchedule,
     across_mode,
-    axis_stride,
     slide,
     unit_dim,
 )
-from ucutlass.kernels.convolution.plan_depthwise_wgrad import (
-    LEAST_SUMMED,
-    depthwise_wgrad,
-    depthwise_wgrad_schedule,
-)
+from ucutlass.kernels.convolution.plan_depthwise_wgrad import depthwise_wgrad, depthwise_wgrad_schedule
 from ucutlass.kernels.convolution.plan_register_tile import (
     channels_at_once,
     prepared_register_tile,
@@ -34,13 +29,14 @@ from ucutlass.kernels.convolution.plan_register_tile import (
 )
 from ucutlass.kernels.convolution.planner_algorithm import Algorithm
 from ucutlass.kernels.convolution.problem import convolution_problem
-from ucutlass.kernels.convolution.rules import MOST_SUMS
+from ucutlass.kernels.convolution.rules import MOST_SUMS, repeats
 from ucutlass.kernels.convolution.schedule import QUAD
 from ucutlass.kernels.planned import Note
 from ucutlass.kernels.refused import Refused
 
-MOST_TAPS = 7
-"""Of a window whose weights a thread of the direct kernel holds in registers."""
+MOST_TAPS, LONG_TAPS, LONG_WIDTH = 7, 11, 4
+"""Of a window whose weights a thread of the direct kernel holds in registers; those of a window for which it has at most so
+many neighbours."""
 
 FEW_TAPS = 3
 """Of a window: along windows two apart a thread of the direct kernel holds more than four results of so few taps."""
@@ -77,7 +73,7 @@ def direct(
     width = _width(problem_, sizes, aligned)
     fixed = {i for i, extent in enumerate(pattern.kernel.dims.values()) if isinstance(extent, Fixed)}
     gradient = depthwise_wgrad(problem_, sizes, fixed)
-    if not isinstance(gradient, str) and math.prod(sizes[d] for d in problem_.k) >= LEAST_SUMMED:
+    if not isinstance(gradient, str) and gradient.is_long(problem_, sizes):
         why = "threads share the sum over the positions of windows, and read them once for all taps"
         schedule_ = depthwise_wgrad_schedule(problem_, gradient, sizes)
         return Algorithm(problem_, schedule_, 1, (Note("", "direct", why),))
@@ -93,8 +89,9 @@ def direct(
         items = _items(problem_, rows, sizes, device) if wide or scaled else min(1, item_taps)
         schedule = DirectSchedule(width, rows, own, True, items=items, item_taps=item_taps, wide=wide)
     else:
-        slides = across_mode(problem_) >= 0 and axis_stride(problem_, problem_.a, width > 1) != "kStep"
+        slides = repeats(problem_, width)
         taps = _taps(problem_, across_mode(problem_), sizes, fixed) if slides else 0
+        width = min(width, LONG_WIDTH) if taps > MOST_TAPS else width
         rows = _rows(problem_, taps, sizes) if slides else 1
         width, rows = _busy(problem_, width, rows, taps, sizes, device)
         schedule = DirectSchedule(width, rows, taps if rows > 1 else 0)
@@ -209,7 +206,7 @@ def _taps(problem: ConvolutionProblem, mode: int, sizes: tuple[int, ...], fixed:
     if moving is None or max(moving.step, moving.tap) > MOST_TAPS or problem.k[moving.k] not in fixed:
         return 0
     taps = sizes[problem.k[moving.k]]
-    return taps if taps <= MOST_TAPS else 0
+    return taps if taps <= LONG_TAPS else 0
 
 
 def taps_of(

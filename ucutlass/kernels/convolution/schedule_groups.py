@@ -3,12 +3,23 @@ a tile has the columns of several, and reads the channels of all of them, as if 
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
+from itertools import accumulate
+from operator import mul
 
 from ucutlass.ir.elements import F32
+from ucutlass.ir.extents import Fixed
 from ucutlass.ir.hardware import Device
+from ucutlass.kernels.addresses import vector_width
 from ucutlass.kernels.convolution.match import ConvolutionPattern
-from ucutlass.kernels.convolution.plan import ConvolutionProblem, GroupJoin, Im2colSchedule
+from ucutlass.kernels.convolution.plan import (
+    ConvolutionProblem,
+    GroupJoin,
+    Im2colSchedule,
+    OperandAccess,
+    unit_dim,
+)
 from ucutlass.kernels.convolution.problem import convolution_problem
 from ucutlass.kernels.convolution.schedule_im2col import BYTES, SHORTEST_ROW, prepared, schedule_of
 
@@ -28,8 +39,27 @@ def with_joined_columns(
     for positions in (False, True):
         whole = convolution_problem(together, sizes, aligned, positions=positions)
         if len(whole.n) == 2 and whole.n[0] == group and (positions or not whole.batch):
-            return whole, group
+            fixed = {i for i, extent in enumerate(pattern.kernel.dims.values()) if isinstance(extent, Fixed)}
+            a, b = (_aligned_beside(o, group, fixed, sizes, aligned) for o in (whole.a, whole.b))
+            return replace(whole, a=a, b=b), group
     return "groups and their columns do not lie side by side in the result"
+
+
+def _aligned_beside(
+    operand: OperandAccess,
+    group: int,
+    fixed: Set[int],
+    sizes: tuple[int, ...],
+    aligned: tuple[bool, ...] | None,
+) -> OperandAccess:
+    """The operand with the alignment of its rows of all groups, where these lie beside each other and the program fixes
+    both extents: TMA's strides are multiples of 16 bytes, the channel at which a tile begins need not be."""
+    inner = [axis.extent for axis in operand.axes[-2:]]
+    if inner != [group, unit_dim(operand)] or not fixed >= set(inner):
+        return operand
+    strides = list(accumulate((sizes[axis.extent] for axis in reversed(operand.axes)), mul))[1:]
+    fine = aligned is None or aligned[operand.pointer]
+    return replace(operand, align=vector_width(operand.elem.bits, fine, strides))
 
 
 def joined_groups(
@@ -58,7 +88,8 @@ def joined_groups(
             return ready
         problem, how = ready
         channels = sizes[problem.a.axes[how.channel].extent] * problem.a.read.bytes
-        if how.group is None or channels % BYTES or channels * join.count % SHORTEST_ROW:
+        copied = problem.a.pack is not None or problem.b.pad > 1
+        if how.group is None or (copied and channels % BYTES) or channels * join.count % SHORTEST_ROW:
             return "channels of a group are no whole 16 bytes"
         schedule = schedule_of(problem, how, sizes, device)
         return schedule if isinstance(schedule, str) else (problem, schedule)

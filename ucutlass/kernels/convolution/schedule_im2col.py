@@ -144,6 +144,8 @@ def prepared(
         b = replace(ordered(b, _order_b(problem, channel), False), split=True)
     elif b.join is not None:
         b = ordered(b, _order_b(problem, channel), False)
+        if a.pack is None and sizes[channel] % b.pad:
+            b = replace(b, pad=1)  # whole 16 bytes of several groups
     elif not _reads_across(problem):
         b = ordered(b, _order_b(problem, channel), unit_dim(b) == channel)
     if few:  # zeros beside them cost less than the multistage kernel

@@ -262,7 +262,8 @@ def wgrad_schedule(
     for part, (tile_m, tile_n, groups) in itertools.product(parts, TF32_TILES if synchronous else TILES):
         if how.joined:
             width = sizes[problem.b.axes[how.columns[0]].extent]
-            whole = width * size % BYTES == channels * size % BYTES == 0
+            beside = ((problem.a, channels), (problem.b, width))
+            whole = all(o.pack is None or count * size % BYTES == 0 for o, count in beside)
             if not whole or tile_n % width or tile_n // width < 2 or (tile_n // width * channels) % part:
                 continue
         run = channels * (tile_n // width) if how.joined else channels
