@@ -170,7 +170,7 @@ _T4K, _CONV = {"T": 512, "D": 4096}, {"N": 32, "H": 56, "W": 56, "C": 64, "K": 6
         (CONV, _CONV, "warps multistage  split_k 1000", "UC0428", "steps of the tile"),
         (DEPTH, _CONV, "vector 16", "UC0483", "up to 8 neighbours"),
         (DEPTH, _CONV, "threads 48", "UC0483", "use `threads 64`"),
-        (DEPTH, _CONV, "vector 1  rows 4", "UC0483", "use `rows 1`"),
+        (DEPTH, _CONV, "vector 1  rows 17", "UC0483", "use `rows 16`"),
     ],
 )
 def test_what_no_kernel_keeps_is_refused(
