@@ -69,6 +69,7 @@ def render(problem: ConvolutionProblem, schedule: DirectSchedule) -> str:
         "kSame" if innermost else axis_stride(problem, w, vector) for w in (problem.a, problem.b)
     )
     moving = slide(problem, across) if schedule.taps else None
+    single = moving is not None and schedule.width == 1 and not innermost
     lines = slide(problem, modes - 2) if schedule.items > 1 else None
     if (schedule.taps and moving is None) or (schedule.items > 1 and lines is None):
         raise ValueError("no window slides along the results")
@@ -112,8 +113,9 @@ def render(problem: ConvolutionProblem, schedule: DirectSchedule) -> str:
         coordinates=stored.spell.coordinates,
         accesses=access_texts,
         contracted_extents=convolution.contracted(problem),
-        stride_a=stride_a,
-        stride_b=stride_b,
+        stride_a="kUnit" if single else stride_a,  # loads one element without a branch
+        stride_b="kUnit" if single else stride_b,
+        unrolled=2 if single else 1,
         shared_b=across < 0 or not moves(problem, problem.b, across),
         inputs=stored.inputs,
         outputs=stored.outputs,

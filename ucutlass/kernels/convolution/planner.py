@@ -48,9 +48,9 @@ GATHERED = ("f16", "bf16", "tf32", "f32")
 
 SHARES: Mapping[str, tuple[float, float]] = MappingProxyType({"f32": (1.25, 1.0), "tf32": (2.1, 0.85)})
 
-SHARE_OF_16_BITS = (1.7, 0.55)
-"""What an H100 took of few channels by TMA and by the multistage kernel, as shares of the prices, which are fitted to
-many channels; by compute type, and of all others."""
+SHARE_OF_16_BITS = (1.7, 0.7)
+"""What an H100 took of few channels by TMA, and an H200 by the multistage kernel (four layers: 0.43 to 0.78), as shares
+of the prices, which are fitted to many channels; by compute type, and of all others."""
 
 FEW_IN_GROUPS = 8
 """Channels of a group up to which plain threads compute it where positions lie innermost."""
@@ -159,7 +159,8 @@ def _are_few_in_groups(
     pattern: ConvolutionPattern, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None
 ) -> bool:
     """Whether groups have so few channels that plain threads are faster than tiles: an H100 took 58 us for 421 with 4 of
-    bf16 and 34 for 107 with 8 of TF32 where positions lie innermost, and 155 for 519 with 4 of TF32 where channels do."""
+    bf16 and 34 for 107 with 8 of TF32 where positions lie innermost. Where channels do, groups of 4 in TF32 share tiles: an
+    H200 took 25 us for 68 by plain threads."""
     if any(o.reduce is not None for o in pattern.epilogue.outputs):
         return False
     problem = convolution_problem(pattern, sizes, aligned, apart=True)
@@ -173,7 +174,7 @@ def _are_few_in_groups(
     if any(w.scale > 1 or any(abs(c) > 1 for _, c in w.terms) for w in windows):
         return False
     if unit_dim(problem.a) == channel:
-        return sizes[channel] <= FEW_IN_GROUPS // 2 and problem.a.elem.bytes == F32.bytes
+        return sizes[channel] <= FEW_IN_GROUPS // 2 and problem.compute_type == F32
     return sizes[channel] <= FEW_IN_GROUPS
 
 
@@ -190,11 +191,24 @@ def _ends_within_rows(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> bo
 
 
 def _has_few_channels(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> bool:
-    """Whether few channels are summed, and windows have fewer taps than results: a gradient of weights has more."""
+    """Whether few channels are summed, and windows have fewer taps than results: a gradient of weights has more, or
+    windows that are one beside the other, of patches."""
     channel = summed_channel(problem, sizes)
-    few = channel is None or sizes[channel] <= FEW_CHANNELS
+    few = (channel is None or sizes[channel] <= FEW_CHANNELS) and not _are_patches(problem, sizes)
     taps, results = taps_and_results(problem, sizes)
     return few and taps <= results and math.prod(sizes[d] for d in problem.k) <= MOST_SUMMED
+
+
+def _are_patches(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> bool:
+    """Whether the positions that are summed are so far from each other as a window's results are long."""
+    terms = [axis.window.terms for axis in problem.a.axes if axis.window is not None]
+    return any(
+        step >= sizes[result] > 1
+        for window in terms
+        for summed, step in window
+        for result, _ in window
+        if summed in problem.k and result not in problem.k
+    )
 
 
 def _tiled(

@@ -18,6 +18,7 @@ from ucutlass.kernels.convolution.planner_algorithm import FEW_CHANNELS, Algorit
 from ucutlass.kernels.convolution.problem import convolution_problem
 from ucutlass.kernels.convolution.schedule_groups import joined_groups, with_joined_columns
 from ucutlass.kernels.convolution.schedule_im2col import (
+    BYTES,
     folded,
     in_parts,
     prepared,
@@ -45,9 +46,9 @@ NARROW_RUNS = 32
 """Columns of a tile up to which rows of 32 bytes are shared at a gain: a layer of 8 to 32 channels with windows of 27 takes
 3.67 ms so on an H200, 3.88 to 4.07 by other tiles and 4.27 by a register's."""
 
-SHARE_OF_MULTISTAGE = 0.21
-"""Of the multistage kernel's price in f32, what it took of narrow groups in 16 bits on an H200 (five layers: 0.21
-to 0.28)."""
+SHARE_OF_MULTISTAGE, SHARE_OF_FEW = 0.21, 0.55
+"""Of the multistage kernel's price in f32, what it took of narrow groups in 16 bits on an H200 (eight layers: 0.21
+to 0.36), and of groups of less than 16 bytes, which it reads in parts (five layers: 0.55 to 0.70)."""
 
 DEPTH_OF_F16 = 64
 """Products of K of a tile of f16 parts: a row of 128 bytes, as all tiles of TMA and wgmma are deep."""
@@ -290,7 +291,10 @@ def _shared_tiles(
     if joined.problem.compute_type == TF32:
         return joined
     other = multistage(convolution_problem(pattern, sizes, aligned), sizes, device)
-    return joined if joined.seconds <= SHARE_OF_MULTISTAGE * other.seconds else "groups have few results"
+    inner = joined.problem.a.contiguous
+    few = inner is not None and sizes[inner.extent] * joined.problem.a.read.bytes < BYTES
+    share = SHARE_OF_FEW if few else SHARE_OF_MULTISTAGE
+    return joined if joined.seconds <= share * other.seconds else "groups have few results"
 
 
 # --- taps that share rows -------------------------------------------------------------

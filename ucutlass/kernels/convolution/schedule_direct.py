@@ -55,6 +55,9 @@ FEW_THREADS, LEAST_ROWS = 64, 2
 """Of the direct kernel an SM, below which a thread that stores results one by one has fewer, and the least of these: 232
 channels of 7 x 7 took an H200 4.0 us with 8, 2.44 with 4, 2.35 with 2 and 2.63 with 1."""
 
+ONE_BY_ONE = 4
+"""Results along a window of a thread of one channel (three layers of 57 channels on an H200)."""
+
 LEAST_THREADS = 384
 """Of the direct kernel an SM, below which a thread computes fewer lines."""
 
@@ -93,6 +96,10 @@ def direct(
         taps = _taps(problem_, across_mode(problem_), sizes, fixed) if slides else 0
         width = min(width, LONG_WIDTH) if taps > MOST_TAPS else width
         rows = _rows(problem_, taps, sizes) if slides else 1
+        if width == 1 and rows > 1:
+            rows = min(
+                ONE_BY_ONE, _few_rows(math.prod(sizes[d] for run in problem_.batch for d in run), device)
+            )
         width, rows = _busy(problem_, width, rows, taps, sizes, device)
         schedule = DirectSchedule(width, rows, taps if rows > 1 else 0)
     why = "one multiply-add for each product: no two results of a tile share both operands"
@@ -175,7 +182,7 @@ def _rows(problem: ConvolutionProblem, taps: int, sizes: tuple[int, ...]) -> int
     moving = slide(problem, across_mode(problem))
     if moving is None:
         return 4
-    most = FEW_TAPS if moving.step > 1 else MOST_TAPS
+    most = FEW_TAPS if moving.step > 1 else LONG_TAPS
     usual = next((rows for rows in (4, 1) if moving.repeats(rows)), 1)
     if not 0 < taps <= most or moving.step > 2:
         return usual
