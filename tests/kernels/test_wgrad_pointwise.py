@@ -13,7 +13,7 @@ from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels import families
 from ucutlass.kernels.convolution import schedule_wgrad
-from ucutlass.kernels.convolution.plan import ConvolutionPlan, WgradSchedule
+from ucutlass.kernels.convolution.plan import ConvolutionPlan, Im2colSchedule, WgradSchedule
 from ucutlass.kernels.gemm.plan import GemmPlan
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
@@ -47,6 +47,46 @@ def _kernel(text: str, sizes: dict[str, int]) -> tuple[WgradSchedule, bool]:
 def test_gradients_compute_their_program(text: str, sizes: dict[str, int], splits: int, copied: bool) -> None:
     assert _kernel(text, sizes)[1] == copied
     assert judge(text, sizes, 0, "sm90a", lambda p: replace(p, launch=(*p.launch[:2], splits))) == []
+
+
+LINES = """kernel k(x: bf16[N, C, H=7, W=5], w: bf16[K, C]) -> bf16[N, K, H=7, W=5] {
+  return relu(dot[C](x, w))
+  schedule sm90a { warps cooperative }
+}"""
+
+
+@emulated
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(LINES, id="layer"),
+        pytest.param(LINES.replace("(x, w)", "(w, x)"), id="weights first"),
+        pytest.param(LINES.replace("bf16", "f32").replace("(x, w)", "(tf32(x), tf32(w))"), id="tf32"),
+        pytest.param(LINES.replace("w: bf16[K, C]", "w: bf16[C, K]"), id="gradient of the input"),
+    ],
+)
+def test_layers_of_ragged_lines_compute_their_program(text: str) -> None:
+    chosen = plan(text, sizes := {"N": 3, "C": 72, "K": 80}, "sm90a").plan
+    assert isinstance(chosen, ConvolutionPlan) and isinstance(chosen.schedule, Im2colSchedule)
+    assert judge(text, sizes, 0, "sm90a") == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "images", "family"),
+    [
+        pytest.param("H=7, W=7", 32, ConvolutionPlan, id="many odd lines"),
+        pytest.param("H=7, W=7", 1, GemmPlan, id="few odd lines"),
+        pytest.param("H=8, W=8", 32, GemmPlan, id="whole lines"),
+        pytest.param("H, W", 32, GemmPlan, id="lines that a call brings"),
+    ],
+)
+def test_layers_of_ragged_lines_are_copied_where_that_is_cheaper(
+    lines: str, images: int, family: type[ConvolutionPlan] | type[GemmPlan]
+) -> None:
+    text = LINES.replace("H=7, W=5", lines).replace("  schedule sm90a { warps cooperative }\n", "")
+    free = {"H": 7, "W": 7} if lines == "H, W" else {}
+    sizes = {"N": images, "C": 512, "K": 2048 if images > 1 else 160, **free}
+    assert isinstance(plan(text, sizes, "sm90a").plan, family)
 
 
 def test_a_launch_with_lines_that_tma_does_not_read_is_refused() -> None:

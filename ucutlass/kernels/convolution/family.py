@@ -13,7 +13,7 @@ from ucutlass.kernels.convolution.granularity import granularity
 from ucutlass.kernels.convolution.match import ConvolutionPattern, as_gemm, is_convolution, match_convolution
 from ucutlass.kernels.convolution.plan import ConvolutionPlan
 from ucutlass.kernels.convolution.planner import plan_convolution
-from ucutlass.kernels.convolution.planner_pointwise import PointwiseGradientSpace, match_pointwise_gradient
+from ucutlass.kernels.convolution.planner_pointwise import PointwiseSpace, match_pointwise
 from ucutlass.kernels.convolution.rules import RULES
 from ucutlass.kernels.convolution.space import axes
 from ucutlass.kernels.convolution.variants import VARIANTS
@@ -27,7 +27,7 @@ from ucutlass.kernels.violation import Violation
 def match(kernel: ir.Kernel) -> ConvolutionPattern | GemmPattern | None:
     """The pattern of a dot of windows; GEMM's where the windows are of one position. Raises Refused."""
     if not is_convolution(kernel):
-        return match_pointwise_gradient(kernel)
+        return match_pointwise(kernel)
     pattern = match_convolution(kernel)
     gemm = as_gemm(pattern)
     if gemm is None and not pattern.summed and pattern.dot.left.elem is not pattern.dot.right.elem:
@@ -36,11 +36,11 @@ def match(kernel: ir.Kernel) -> ConvolutionPattern | GemmPattern | None:
 
 
 WINDOWS = space.PlannerSpace(plan_convolution, axes)
-POINTWISE_GRADIENTS = PointwiseGradientSpace()
+POINTWISE = PointwiseSpace()
 
 
-def _space(pattern: ConvolutionPattern) -> space.PlannerSpace | PointwiseGradientSpace:
-    return WINDOWS if pattern.windowed else POINTWISE_GRADIENTS
+def _space(pattern: ConvolutionPattern) -> space.PlannerSpace | PointwiseSpace:
+    return WINDOWS if pattern.windowed else POINTWISE
 
 
 def plan_pattern(

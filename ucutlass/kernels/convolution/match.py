@@ -74,7 +74,7 @@ class ConvolutionPattern:
 
     @property
     def windowed(self) -> bool:
-        """Whether an operand is read at positions; without, it is a gradient of a 1x1 layer's weights."""
+        """Whether an operand is read at positions; without, it is a 1x1 layer or a gradient of one."""
         return self.a.windowed or self.b.windowed
 
 

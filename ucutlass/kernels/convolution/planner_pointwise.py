@@ -1,25 +1,30 @@
-"""Gradients of 1x1 layers' weights where positions are innermost: products that sum over images and positions.
+"""1x1 layers whose positions are innermost, as GEMM's kernels of TMA do not take them: gradients of weights, which sum over
+images and positions, so that the sum lies around the rows of both operands, and layers and gradients of their input whose
+lines of positions are no whole 16 bytes.
 
-Such a sum lies around the rows of both operands, so that GEMM's kernels of TMA do not take it; its multistage kernel
-does. The algorithm of `planner_tma` that reads the positions of one image at a time is compared with it.
+GEMM's multistage kernel takes both. The algorithms of `planner_tma` are compared with it: one reads the positions of an
+image at a time, the other a copy whose channels are innermost.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 from ucutlass import ir
 from ucutlass.ir.elements import F32, TF32
+from ucutlass.ir.extents import Fixed
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.ir.traversal import find
-from ucutlass.kernels.convolution.match import ConvolutionPattern, match_convolution
+from ucutlass.kernels.convolution.match import ConvolutionPattern, exchanged, match_convolution
 from ucutlass.kernels.convolution.planner import planned_by
 from ucutlass.kernels.convolution.planner_algorithm import Algorithm
 from ucutlass.kernels.convolution.planner_tma import cheapest, tma_algorithms
+from ucutlass.kernels.convolution.schedule_im2col import BYTES
 from ucutlass.kernels.convolution.schedule_wgrad import WGMMA_TYPES
 from ucutlass.kernels.gemm import planner, space
 from ucutlass.kernels.gemm.match import match_gemm
@@ -32,31 +37,61 @@ MULTISTAGE = 1.4
 """How many times its price GEMM's multistage kernel takes of such sums: read off an H200, where it took 1.06 to 5 times
 its price of 12 layers, and the kernel of one image at a time less of all of them."""
 
+MULTISTAGE_OF_LINES = 0.7
+"""The same of layers whose lines are ragged: an H200 took 0.66, 0.93 and 1.07 times its price of three of them."""
+
 OWN_FIELDS = frozenset({"warps", "raster", "swizzle"})
-"""What a schedule may fix of the kernel of one image at a time."""
+"""What a schedule may fix of the family's own kernels."""
 
 
-def match_pointwise_gradient(kernel: ir.Kernel) -> ConvolutionPattern | None:
-    """The pattern of one dot of stored operands whose summed names lie on both sides of their rows. Raises Refused."""
+def match_pointwise(kernel: ir.Kernel) -> ConvolutionPattern | None:
+    """The pattern of one dot of stored operands whose summed names lie on both sides of their rows, or of which one has
+    ragged lines. Raises Refused."""
     dots = find(kernel, ir.Dot)
     if len(dots) != 1 or dots[0].left.elem.name not in (*WGMMA_TYPES, TF32.name):
         return None
-    if not all(_lies_around(kernel, dots[0], side) for side in (dots[0].left, dots[0].right)):
+    sides = (dots[0].left, dots[0].right)
+    if all(_lies_around(kernel, dots[0], side) for side in sides):
+        return match_convolution(kernel)
+    if not _has_ragged_lines(kernel, dots[0]):
         return None
-    return match_convolution(kernel)
+    pattern = match_convolution(kernel)
+    return exchanged(pattern) if len(pattern.a.axes) < len(pattern.b.axes) else pattern
+
+
+def _has_ragged_lines(kernel: ir.Kernel, dot: ir.Dot) -> bool:
+    """Whether the dot is of images whose positions are innermost and no whole 16 bytes, as TMA's strides are, and a matrix
+    of weights."""
+    types = [_stored_type(kernel, side) for side in (dot.left, dot.right)]
+    if len(dot.over) != 1 or find(kernel, ir.Reduce):
+        return False
+    images = [t for t in types if t is not None and len(t.dims) > 2]
+    if len(images) != 1 or any(t is None or len(set(t.dims)) != len(t.dims) for t in types):
+        return False
+    dims = images[0].dims
+    extents = [kernel.dims[d] for d in dims[2:]]
+    lines = math.prod(e.value for e in extents if isinstance(e, Fixed))
+    fixed = all(isinstance(e, Fixed) for e in extents)
+    ragged = lines > 1 and lines * images[0].elem.bytes % BYTES > 0
+    return fixed and ragged and dims[1] in dot.over and all(d in dot.dims for d in dims[2:])
 
 
 def _lies_around(kernel: ir.Kernel, dot: ir.Dot, side: ir.Value) -> bool:
-    if isinstance(side, ir.Cast) and side.elem is TF32 and side.value.elem is F32:
-        side = side.value
-    type_ = kernel.params[side.index].type if isinstance(side, ir.ParamValue) else None
-    if not isinstance(type_, ir.TensorType) or len(set(type_.dims)) != len(type_.dims):
+    type_ = _stored_type(kernel, side)
+    if type_ is None or len(set(type_.dims)) != len(type_.dims):
         return False
     summed = [d in dot.over for d in type_.dims]
     return summed[:1] == summed[-1:] == [True] and not all(summed)
 
 
-class PointwiseGradientSpace:
+def _stored_type(kernel: ir.Kernel, side: ir.Value) -> ir.TensorType | None:
+    if isinstance(side, ir.Cast) and side.elem is TF32 and side.value.elem is F32:
+        side = side.value
+    type_ = kernel.params[side.index].type if isinstance(side, ir.ParamValue) else None
+    return type_ if isinstance(type_, ir.TensorType) else None
+
+
+class PointwiseSpace:
     """As `space.PlannerSpace`, where GEMM's kernels are compared with the family's own."""
 
     def plan_pattern(
@@ -68,13 +103,13 @@ class PointwiseGradientSpace:
         request: PartialSchedule,
         aligned: tuple[bool, ...] | None = None,
     ) -> Planned | tuple[Violation, ...]:
-        """As `family.PlanPattern`: the kernel of one image at a time where a schedule says `warps cooperative` or its
-        price is lower; else GEMM's. Raises Refused."""
-        own = _by_images(pattern, sizes, arch, device, request, aligned)
+        """As `family.PlanPattern`: the family's own kernel where a schedule says `warps cooperative` or its price is
+        lower; else GEMM's. Raises Refused."""
+        own = _own(pattern, sizes, arch, device, request, aligned)
         if own is not None and request.warps == "cooperative":
             return own[0]
         other = planner.plan(_as_product(pattern, sizes, aligned), sizes, arch, device, request)
-        if own is None or isinstance(other, tuple) or own[1] > _seconds_of_gemm(other):
+        if own is None or isinstance(other, tuple) or own[1] > _seconds_of_gemm(pattern, other):
             return other
         return own[0]
 
@@ -88,7 +123,7 @@ class PointwiseGradientSpace:
         free: bool = False,
     ) -> Iterator[Planned]:
         """As `family.ListSchedules`. Raises Refused."""
-        own = _by_images(pattern, sizes, arch, device, request)
+        own = _own(pattern, sizes, arch, device, request)
         choice = self.plan_pattern(pattern, sizes, arch, device, request)
         gemms = space.kernels(_as_product(pattern, sizes), sizes, arch, device, request, free)
         if not isinstance(choice, tuple) and isinstance(choice.plan, GemmPlan):
@@ -105,9 +140,9 @@ class PointwiseGradientSpace:
         request: PartialSchedule,
     ) -> Iterator[Planned]:
         """As `family.ListCandidates`. Raises Refused."""
-        own = _by_images(pattern, sizes, arch, device, request)
+        own = _own(pattern, sizes, arch, device, request)
         gemms = planner.candidates(_as_product(pattern, sizes), sizes, arch, device, request)
-        others = ((planned, _seconds_of_gemm(planned)) for planned in gemms)
+        others = ((planned, _seconds_of_gemm(pattern, planned)) for planned in gemms)
         ranked = heapq.merge([] if own is None else [own], others, key=lambda pair: pair[1])
         yield from (planned for planned, _ in ranked)
 
@@ -118,12 +153,13 @@ def _as_product(
     return gemm_problem(match_gemm(pattern.kernel, pattern.dot), sizes, aligned)
 
 
-def _seconds_of_gemm(planned: Planned) -> float:
+def _seconds_of_gemm(pattern: ConvolutionPattern, planned: Planned) -> float:
     """What GEMM's kernel is compared by: it does not know how its operands lie."""
-    return MULTISTAGE * planned.seconds
+    gradient = all(side.axes[-1].name in pattern.k for side in (pattern.a, pattern.b))
+    return (MULTISTAGE if gradient else MULTISTAGE_OF_LINES) * planned.seconds
 
 
-def _by_images(
+def _own(
     pattern: ConvolutionPattern,
     sizes: tuple[int, ...],
     arch: Arch,
@@ -131,7 +167,7 @@ def _by_images(
     request: PartialSchedule,
     aligned: tuple[bool, ...] | None = None,
 ) -> tuple[Planned, float] | None:
-    """The kernel of one image at a time, and its price in seconds; None where the schedule or the problem is not its."""
+    """The family's own kernel, and its price in seconds; None where the schedule or the problem is not its."""
     fixes_others = request.warps not in (None, "cooperative") or not request.fixed().keys() <= OWN_FIELDS
     if fixes_others or not arch.wgmma:
         return None
