@@ -10,7 +10,7 @@ import pytest
 from tests.kernels.convolution_emulated import judge, plan
 from ucutlass import frontend
 from ucutlass.ir.hardware import ARCHES
-from ucutlass.ir.schedule import PartialSchedule
+from ucutlass.ir.schedule import PartialSchedule, show
 from ucutlass.kernels import families
 from ucutlass.kernels.convolution import schedule_wgrad
 from ucutlass.kernels.convolution.plan import ConvolutionPlan, Im2colSchedule, WgradSchedule
@@ -69,6 +69,12 @@ def test_layers_of_ragged_lines_compute_their_program(text: str) -> None:
     chosen = plan(text, sizes := {"N": 3, "C": 72, "K": 80}, "sm90a").plan
     assert isinstance(chosen, ConvolutionPlan) and isinstance(chosen.schedule, Im2colSchedule)
     assert judge(text, sizes, 0, "sm90a") == []
+
+
+def test_a_layer_of_ragged_lines_is_planned_again_by_its_own_schedule() -> None:
+    first = plan(LINES, sizes := {"N": 3, "C": 72, "K": 80}, "sm90a")
+    again = plan(LINES.replace("warps cooperative", show(first.request)), sizes, "sm90a")
+    assert (again.plan, again.launch) == (first.plan, first.launch)
 
 
 @pytest.mark.parametrize(

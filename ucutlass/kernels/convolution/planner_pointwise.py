@@ -41,7 +41,8 @@ MULTISTAGE_OF_LINES = 0.7
 """The same of layers whose lines are ragged: an H200 took 0.66, 0.93 and 1.07 times its price of three of them."""
 
 OWN_FIELDS = frozenset({"warps", "raster", "swizzle"})
-"""What a schedule may fix of the family's own kernels."""
+COPIED_FIELDS = OWN_FIELDS | {"tile", "stages", "blocks", "split_k"}
+"""What a schedule may fix of the kernel of one image at a time, and of that of a copy."""
 
 
 def match_pointwise(kernel: ir.Kernel) -> ConvolutionPattern | None:
@@ -65,8 +66,9 @@ def _has_ragged_lines(kernel: ir.Kernel, dot: ir.Dot) -> bool:
     types = [_stored_type(kernel, side) for side in (dot.left, dot.right)]
     if len(dot.over) != 1 or find(kernel, ir.Reduce):
         return False
-    images = [t for t in types if t is not None and len(t.dims) > 2]
-    if len(images) != 1 or any(t is None or len(set(t.dims)) != len(t.dims) for t in types):
+    named = [t for t in types if t is not None and len(set(t.dims)) == len(t.dims) > 1]
+    images = [t for t in named if len(t.dims) > 2]
+    if len(named) != 2 or len(images) != 1:
         return False
     dims = images[0].dims
     extents = [kernel.dims[d] for d in dims[2:]]
@@ -155,8 +157,11 @@ def _as_product(
 
 def _seconds_of_gemm(pattern: ConvolutionPattern, planned: Planned) -> float:
     """What GEMM's kernel is compared by: it does not know how its operands lie."""
-    gradient = all(side.axes[-1].name in pattern.k for side in (pattern.a, pattern.b))
-    return (MULTISTAGE if gradient else MULTISTAGE_OF_LINES) * planned.seconds
+    return (MULTISTAGE if _is_gradient(pattern) else MULTISTAGE_OF_LINES) * planned.seconds
+
+
+def _is_gradient(pattern: ConvolutionPattern) -> bool:
+    return all(side.axes[-1].name in pattern.k for side in (pattern.a, pattern.b))
 
 
 def _own(
@@ -168,7 +173,8 @@ def _own(
     aligned: tuple[bool, ...] | None = None,
 ) -> tuple[Planned, float] | None:
     """The family's own kernel, and its price in seconds; None where the schedule or the problem is not its."""
-    fixes_others = request.warps not in (None, "cooperative") or not request.fixed().keys() <= OWN_FIELDS
+    fields = COPIED_FIELDS if request.warps == "cooperative" and not _is_gradient(pattern) else OWN_FIELDS
+    fixes_others = request.warps not in (None, "cooperative") or not request.fixed().keys() <= fields
     if fixes_others or not arch.wgmma:
         return None
     compute_type = pattern.dot.compute_type
