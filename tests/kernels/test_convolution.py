@@ -271,7 +271,8 @@ def test_rows_of_tf32_are_as_few_as_they_can_be() -> None:
         ("G C H W", "bf16", 4, DirectSchedule),
         ("G C H W", "f32", 8, DirectSchedule),
         ("G C H W", "bf16", 16, Im2colSchedule),
-        ("H W G C", "f32", 4, DirectSchedule),
+        ("H W G C", "f32", 2, DirectSchedule),
+        ("H W G C", "f32", 4, Im2colSchedule),
         ("H W G C", "bf16", 8, Im2colSchedule),
     ],
 )

@@ -21,7 +21,12 @@ from ucutlass.kernels.convolution.planner_algorithm import (
     summed_channel,
     taps_and_results,
 )
-from ucutlass.kernels.convolution.planner_tma import cheapest, tma_algorithms, windows_over_channels
+from ucutlass.kernels.convolution.planner_tma import (
+    by_groups,
+    cheapest,
+    tma_algorithms,
+    windows_over_channels,
+)
 from ucutlass.kernels.convolution.problem import convolution_problem
 from ucutlass.kernels.convolution.rules import (
     EXTENT_RULES,
@@ -103,7 +108,11 @@ def chosen_algorithm(
         return tile
     if word == "direct" and not untiled and any(o.reduce is not None for o in pattern.epilogue.outputs):
         return broken(VARIANT_RULES, ChosenWord(word, "plain threads reduce nothing of the result"))
-    if untiled or word == "direct" or (not request.fixed() and _are_few_in_groups(pattern, sizes, aligned)):
+    if (
+        untiled
+        or word == "direct"
+        or (not request.fixed() and _are_few_in_groups(pattern, sizes, arch, device, aligned))
+    ):
         return direct(pattern, sizes, device, aligned)
     usual = _tiled(pattern, sizes, arch, device, aligned, request, word)
     if not isinstance(usual, Algorithm):
@@ -156,11 +165,15 @@ def _is_untiled(pattern: ConvolutionPattern, sizes: tuple[int, ...]) -> bool:
 
 
 def _are_few_in_groups(
-    pattern: ConvolutionPattern, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None
+    pattern: ConvolutionPattern,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    aligned: tuple[bool, ...] | None,
 ) -> bool:
     """Whether groups have so few channels that plain threads are faster than tiles: an H100 took 58 us for 421 with 4 of
-    bf16 and 34 for 107 with 8 of TF32 where positions lie innermost. Where channels do, groups of 4 in TF32 share tiles: an
-    H200 took 25 us for 68 by plain threads."""
+    bf16 and 34 for 107 with 8 of TF32 where positions lie innermost. Where channels do, groups of 4 in TF32 share tiles if they
+    can, for which an H200 took 25 us for 68; others took an H100 155 us for 519."""
     if any(o.reduce is not None for o in pattern.epilogue.outputs):
         return False
     problem = convolution_problem(pattern, sizes, aligned, apart=True)
@@ -174,7 +187,8 @@ def _are_few_in_groups(
     if any(w.scale > 1 or any(abs(c) > 1 for _, c in w.terms) for w in windows):
         return False
     if unit_dim(problem.a) == channel:
-        return sizes[channel] <= FEW_IN_GROUPS // 2 and problem.compute_type == F32
+        few = sizes[channel] <= FEW_IN_GROUPS // 2 and problem.a.elem.bytes == F32.bytes
+        return few and not (arch.wgmma and isinstance(by_groups(pattern, sizes, device, aligned), Algorithm))
     return sizes[channel] <= FEW_IN_GROUPS
 
 
