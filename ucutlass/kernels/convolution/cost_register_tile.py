@@ -54,9 +54,10 @@ MOST_SUMS = 128
 MOST_WHOLE_BYTES, WAVES = 40 * 1024, 6
 """Of the weights of all columns, and blocks of positions an SM, from which a thread has all columns."""
 
-FEW_SUMMED, FEW_SUMS = 72, 64
+FEW_SUMMED, FEW_SUMS, FEW_COLUMNS = 72, 64, 16
 """Products of a result up to which a thread that has all columns keeps so many sums at a time (an H100: 6 % less than
-with twice as many at 27 products, 1 % less at 72), since the blocks beside it hide its loads and stores."""
+with twice as many at 27 products, 1 % less at 72), since the blocks beside it hide its loads and stores; and one whose
+results of 16 bits are adjacent, of so many columns at most (an H200: 8 and 11 % less)."""
 
 
 def register_tile_seconds(
@@ -105,16 +106,18 @@ def cheapest_register_tile(
 ) -> RegisterTileSchedule | str:
     """The positions and columns of a thread that take least, or why none fit."""
     columns = math.ceil(sizes[problem.batch[tile.column][0]] / 4) * 4
+    few = math.prod(sizes[d] for d in problem.k) <= FEW_SUMMED
+    narrow = own.vector > 1 and all(o.access.elem.bytes <= 2 for o in problem.gemm.outputs)
+    most, widest = (FEW_SUMS, FEW_COLUMNS) if few and narrow else (MOST_SUMS, columns)
     schedules = [
         replace(own, rows=rows, columns=width, vector=min(own.vector, width))
         for rows, width in TILES
-        if rows * width <= MOST_SUMS and width < columns + 4
+        if rows * width <= most and width <= widest and width < columns + 4
     ]
     fitting = [s for s in schedules if out_of_bounds(problem, tile, s, sizes) is None]
     if not fitting:
         return str(out_of_bounds(problem, tile, schedules[0], sizes))
     best = min(fitting, key=lambda s: register_tile_seconds(problem, tile, s, sizes, device))
-    few = math.prod(sizes[d] for d in problem.k) <= FEW_SUMMED
     width = max(4, min(best.columns, FEW_SUMS // best.rows)) if few else best.columns
     whole = replace(best, columns=width, vector=min(best.vector, width), whole=True)
     blocks = math.prod(sizes[run[0]] for i, run in enumerate(problem.batch) if i != tile.column)

@@ -77,6 +77,11 @@ class ConvolutionPattern:
         """Whether an operand is read at positions; without, it is a 1x1 layer or a gradient of one."""
         return self.a.windowed or self.b.windowed
 
+    @property
+    def sums_positions(self) -> bool:
+        """Whether what is innermost in both operands is summed: of 1x1 layers the gradient of weights."""
+        return all(side.axes[-1].name in self.k for side in (self.a, self.b))
+
 
 def exchanged(pattern: ConvolutionPattern) -> ConvolutionPattern:
     """The same with the operands' roles exchanged: rows of the product are its columns."""

@@ -14,7 +14,13 @@ from ucutlass.ir.schedule import PartialSchedule, Warps
 from ucutlass.kernels.convolution.cost import estimate, measure
 from ucutlass.kernels.convolution.cost_f32 import copies_seconds
 from ucutlass.kernels.convolution.match import ConvolutionPattern
-from ucutlass.kernels.convolution.plan import ConvolutionPlan, ConvolutionProblem, Im2colSchedule, unit_dim
+from ucutlass.kernels.convolution.plan import (
+    ConvolutionPlan,
+    ConvolutionProblem,
+    Im2colSchedule,
+    RegisterTileSchedule,
+    unit_dim,
+)
 from ucutlass.kernels.convolution.planner_algorithm import (
     FEW_CHANNELS,
     Algorithm,
@@ -51,11 +57,14 @@ from ucutlass.kernels.violation import Violation, foreign_to
 GATHERED = ("f16", "bf16", "tf32", "f32")
 """Compute types of the kernel that gathers tiles; others multiply and add directly."""
 
-SHARES: Mapping[str, tuple[float, float]] = MappingProxyType({"f32": (1.25, 1.0), "tf32": (2.1, 0.85)})
+SHARES: Mapping[str, tuple[float, float, float]] = MappingProxyType(
+    {"f32": (1.25, 1.0, 1.0), "tf32": (2.1, 0.85, 1.0)}
+)
 
-SHARE_OF_16_BITS = (1.7, 0.7)
-"""What an H100 took of few channels by TMA, and an H200 by the multistage kernel (four layers: 0.43 to 0.78), as shares
-of the prices, which are fitted to many channels; by compute type, and of all others."""
+SHARE_OF_16_BITS = (1.7, 0.7, 0.85)
+"""What an H100 took of few channels by TMA, and an H200 by the multistage kernel (four layers: 0.43 to 0.78) and by
+register tiles (four: 0.83 to 0.93), as shares of the prices, which are fitted to many channels and to f32; by compute type,
+and of all others."""
 
 FEW_IN_GROUPS = 8
 """Channels of a group up to which plain threads compute it where positions lie innermost."""
@@ -291,12 +300,14 @@ def _of_few_channels(
 
 def _seconds_of_few_channels(algorithm: Algorithm, sizes: tuple[int, ...], device: Device) -> float:
     """The price of few channels, with copies."""
-    gathered, multistage_ = SHARES.get(algorithm.problem.compute_type.name, SHARE_OF_16_BITS)
+    gathered, multistage_, tile = SHARES.get(algorithm.problem.compute_type.name, SHARE_OF_16_BITS)
     match algorithm.schedule:
         case Im2colSchedule(halo=0):
             copies = copies_seconds(algorithm.problem, sizes, device)
             return gathered * (algorithm.seconds - copies) + copies
         case Sm80Schedule():
             return multistage_ * algorithm.seconds
+        case RegisterTileSchedule():
+            return tile * algorithm.seconds
         case _:
             return algorithm.seconds

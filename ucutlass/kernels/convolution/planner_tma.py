@@ -69,10 +69,9 @@ def tma_algorithms(
 ) -> list[Algorithm | str]:
     """Returns the algorithms that a schedule leaves to choose from, or why one does not serve; the first is the usual."""
     if not pattern.windowed:
-        return [
-            by_images(pattern, sizes, device, aligned),
-            gathered_windows(pattern, sizes, device, aligned, "no", None),
-        ]
+        if pattern.sums_positions:
+            return [by_images(pattern, sizes, device, aligned)]
+        return [gathered_windows(pattern, sizes, device, aligned, "no", None)]
     if request.fold == "rows":
         return [by_runs(pattern, sizes, device, aligned)]
     if request.fold == "groups":
