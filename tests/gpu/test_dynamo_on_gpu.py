@@ -192,3 +192,38 @@ def test_replays_read_weights_that_change() -> None:
                 parameter.add_(torch.randn_like(parameter) * 0.01)
             for _ in range(2):
                 assert error(fast(x), model, x) < ERROR[torch.float32]
+
+
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_overlapping_launches_give_the_same_bits(name: str, cuda_graphs: bool) -> None:
+    torch.manual_seed(7)
+    make, shape = CASES[name]
+    model = make().cuda().eval()
+    plain, _ = compiled(copy.deepcopy(model), fallback="eager")
+    inputs = [torch.randn(shape, device="cuda") for _ in range(16)]
+    with torch.no_grad():
+        expected = [plain(x).clone() for x in inputs]
+        fast, _ = compiled(model, fallback="eager", cuda_graphs=cuda_graphs, overlap=True)
+        for _ in range(4):
+            results = [fast(x).clone() for x in inputs]
+            assert all(map(torch.equal, results, expected))
+
+
+class Decoder(nn.Module):
+    """Attention whose mask is made in each call: a window of keys behind each row."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        place = torch.arange(x.shape[-2], device=x.device)
+        distance = place[:, None] - place
+        return functional.scaled_dot_product_attention(x, x, x, attn_mask=(distance >= 0) & (distance < 70))
+
+
+@pytest.mark.parametrize("dtype", ERROR, ids=str)
+def test_a_mask_that_is_a_window_of_keys_is_right(dtype: torch.dtype) -> None:
+    torch.manual_seed(8)
+    model, x = Decoder(), torch.randn(2, 4, 300, 64, device="cuda", dtype=dtype)
+    fast, report = compiled(model, fallback="error")
+    with torch.no_grad():
+        assert error(fast(x), model, x) < ERROR[dtype]
+    assert all("bool" not in text for graph in report.graphs for text in graph.texts.values())
