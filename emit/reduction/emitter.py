@@ -19,10 +19,20 @@ from ucutlass.emit.reduction.indexing import IndexText
 from ucutlass.emit.reduction.loads import Loader
 from ucutlass.emit.reduction.lookback import LookBackText
 from ucutlass.emit.reduction.meeting import SLOT, counters, meeting, workspace
-from ucutlass.emit.reduction.reductions import Passes, Reducer
+from ucutlass.emit.reduction.reductions import Passes, Reducer, paired, reduced
 from ucutlass.emit.reduction.ring import RingText
 from ucutlass.emit.reduction.splits import Splits
-from ucutlass.emit.reduction.statements import indented, narrowed, peeled, scope, wide, zeros
+from ucutlass.emit.reduction.statements import (
+    ahead_of,
+    indented,
+    narrowed,
+    over_items,
+    peeled,
+    scope,
+    whole_or_not,
+    wide,
+    zeros,
+)
 from ucutlass.emit.reduction.writer import (
     Fields,
     LocalNames,
@@ -145,6 +155,8 @@ def render(plan: ReductionPlan) -> str:
         straddle=schedule.straddle,
         between="load_between" in body,
         lies_between="read_between" in body,
+        extends="extend(" in body,
+        pairs=paired(problem) if "largest_of(" in body else [],
         aligned=aligned(problem, schedule),
         multiples=multiples(problem, schedule),
     )
@@ -184,8 +196,9 @@ class _Body:
         if self.plan.schedule.stages > 1:
             return [*out, *self._ring()]
         if self.plan.schedule.cluster > 1:
-            # None writes to a block that is not there yet.
-            out.append("cluster_sync();")
+            # None writes to a block that is not there yet: the first reduction waits for all of them.
+            row = ahead_of([*self.index.row(), *self._row()], "reduce(", "__cluster_barrier_wait();")
+            return [*out, "__cluster_barrier_arrive();", *row]
         return [*out, *self.index.row(), *self._row()]
 
     def _ring(self) -> list[str]:
@@ -462,6 +475,8 @@ class _Body:
         """Over a row's chunks; one is all where the row lies in registers."""
         if self.plan.schedule.keep == "registers":
             return ["{", f"int const chunk = {self._part};", *inside, "}"]
+        if self.index.whole_chunks():
+            inside = whole_or_not("int64_t(chunk + 1) * kLine <= p.columns", inside)
         return ["for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {", *inside, "}"]
 
     def _each(
@@ -534,35 +549,16 @@ class _Body:
         at = phase_of(self.problem)[reductions[0][0]]
         last = at + 1 == phases(self.problem) and not any(o.whole for o in self.problem.outputs)
         passes, end_passes = self._passes(reductions, names), self._ends._passes(reductions, end_names)
-
-        def reduced(first: list[str], second: list[list[str]]) -> list[str]:
-            parts = (
-                [line for m in passes for line in m.declared],
-                [line for m in passes for line in m.between],
-            )
-            return [
-                *parts[0],
-                *first,
-                *parts[1],
-                *second[0],
-                *second[1],
-                *(x for m in passes for x in m.ends),
-            ]
-
         inside = reduced(
+            passes,
             self._first(targets, passes, names),
             [self._second(reductions, passes, names, backwards) for backwards in (False, True)],
         )
         out = held.passed([*self._held_loads(held, targets, names, at == 0), *inside], last, False)
         if self.plan.peels:
             ends = self._ends
-            work = reduced(
-                scope(ends._first(targets, end_passes, end_names)),
-                [
-                    scope(ends._second(reductions, end_passes, end_names, backwards))
-                    for backwards in (False, True)
-                ],
-            )
+            second = [scope(ends._second(reductions, end_passes, end_names, b)) for b in (False, True)]
+            work = reduced(passes, scope(ends._first(targets, end_passes, end_names)), second)
             out += ["{", f"int const chunk = {self._part};", *self._end_loads(targets, end_names), *work, "}"]
         return ["{", *once, *out, "}"]
 
@@ -596,13 +592,15 @@ class _Body:
     def _passes(self, reductions: list[tuple[int, RowReduce]], names: LocalNames) -> list[Passes]:
         reducer = Reducer(self.plan, self.loader, self.index)
         return [
-            reducer.passes(i, reduction, self.writer.operand(reduction.arg, names))
+            reducer.passes(i, reduction, self.writer.operand(reduction.arg, names), names)
             for i, reduction in reductions
         ]
 
     def _first(self, targets: Sequence[int], passes: list[Passes], names: LocalNames) -> list[str]:
         """The first pass over a chunk's elements."""
         before = [line for m in passes for line in m.counted]
+        if passes and all(m.vectors for m in passes):
+            return over_items(self.index.item(), [*before, *(line for m in passes for line in m.vectors)])
         return self._each(targets, [line for m in passes for line in m.first], names, before)
 
     def _second(

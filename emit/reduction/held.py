@@ -84,7 +84,8 @@ class HeldText:
             return []
         lines = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item(), *_AT]
         if waits:
-            lines.append("mbarrier_wait(&full[at], turn < kStages ? phase : phase ^ 1);")
+            there = "if (whole || line + i < lines)"
+            lines.append(f"{there} mbarrier_wait(&full[at], turn < kStages ? phase : phase ^ 1);")
         for k in every:
             source = self.plan.problem.loads[k]
             line = f"read_line(&shared.line{k}[threadIdx.y][at][threadIdx.x * kVector])"
@@ -110,10 +111,10 @@ class HeldText:
             *freed,
             "}",
             "}",
-            "constexpr int kItems = 1;",
+            f"constexpr int kItems = {count};",
             "constexpr bool whole = false;",
             "#pragma unroll 1",
-            "for (; line < lines; ++line) {",
+            "for (; line < lines; line += kItems) {",
             *inside,
             *freed,
             "}",
@@ -134,6 +135,7 @@ class HeldText:
             "#pragma unroll",
             "for (int i = 0; i < kItems; ++i) {",
             *_AT,
+            "if (!whole && line + i >= lines) break;",
             "if (next_block < blocks && last_reader(&readers[at])) fetch(at);",
             "advance();",
             "}",

@@ -10,7 +10,7 @@ from ucutlass.emit.reduction.meeting import counters
 from ucutlass.emit.reduction.writer import LocalNames, Writer, stored_cpp
 from ucutlass.emit.text import product
 from ucutlass.kernels.access import Product
-from ucutlass.kernels.reduction.plan import ReductionPlan, ReductionProblem, phases, scans_of
+from ucutlass.kernels.reduction.plan import ReductionPlan, ReductionProblem, RowReduce, phases, scans_of
 from ucutlass.kernels.reduction.plan_straddle import most_ends, phased
 from ucutlass.kernels.reduction.smem import TILE
 
@@ -267,11 +267,15 @@ class IndexText:
             column = f"uint32_t(chunk) * uint32_t(p.share) + i * kThreads + {thread}"
         if scans_of(self.problem) and not problem.across:
             column = f"({wide}(chunk) * kThreads + {thread}) * kItems + i"
+        if self.whole_chunks():
+            wide, column = "int64_t", f"(int64_t(chunk) * kItems + i) * kThreads + {thread}"
         within = (
             f"int(i * kThreads + {thread}) < own_vectors"
             if self.plan.shares
             else "place < uint32_t(p.columns)"
         )
+        if self.whole_chunks():
+            within = "whole || place < p.columns"
         if self.plan.schedule.dense:
             within = f"i < kItems - 1 || {within}"
         ok = "constexpr bool ok = true" if full else f"bool const ok = {within}"
@@ -283,6 +287,15 @@ class IndexText:
         index = f"({wide}(p.columns) - 1 - place)" if self.reversed() else "place"
         first = len(problem.rows)
         return lines + self._coordinates(index, first, len(problem.columns), valid)
+
+    def whole_chunks(self) -> bool:
+        """Whether parts of a row that threads fill take a branch of their own, in which all items are there: where parts
+        follow one another through registers, and of their exponentials a sum is left."""
+        s, problem = self.plan.schedule, self.problem
+        if s.keep != "reread" or s.full or s.ahead or not problem.columns or not problem.across:
+            return False
+        ops = {i.op for i in problem.instructions if isinstance(i, RowReduce)}
+        return ops == {"logsumexp"} and not scans_of(problem) and not any(o.whole for o in problem.outputs)
 
     def _held_item(self) -> list[str]:
         """The coordinates of line i of those at hand, of a row in shared memory."""

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.reduction.indexing import IndexText
 from ucutlass.emit.reduction.loads import Loader
-from ucutlass.emit.reduction.writer import LocalNames
-from ucutlass.kernels.reduction.plan import ReductionPlan, RowReduce
+from ucutlass.emit.reduction.writer import LocalNames, stored_cpp
+from ucutlass.ir.elements import BF16, F16
+from ucutlass.kernels.reduction.plan import Fetch, ReductionPlan, ReductionProblem, RowReduce
+
+PAIRED = MappingProxyType({BF16: "bf16x2", F16: "f16x2"})
+"""The floats of which one instruction compares two, and what PTX calls a pair of them."""
+
+
+def paired(problem: ReductionProblem) -> list[dict[str, str]]:
+    """Those among the loads, for the template."""
+    elems = {load.elem for load in problem.loads}
+    return [{"cpp": stored_cpp(elem), "ptx": ptx} for elem, ptx in PAIRED.items() if elem in elems]
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
     """How elements enter a reduction: the statements of a `first` pass over a chunk's, and of a `second`
     where there is one, `backwards` or not; what is `declared` ahead of them, stands `between` them and
-    `ends` them; `counted` is once an item."""
+    `ends` them; `counted` is once an item; `vectors` are the first pass's over an item's vector at once, where it has such."""
 
     first: tuple[str, ...]
     declared: tuple[str, ...] = ()
@@ -23,7 +35,16 @@ class Passes:
     between: tuple[str, ...] = ()
     second: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
+    vectors: tuple[str, ...] = ()
     backwards: bool = False
+
+
+def reduced(passes: Sequence[Passes], first: Sequence[str], second: Sequence[Sequence[str]]) -> list[str]:
+    """Returns a first pass and the second ones over the same elements, with what stands around and between them."""
+    declared = [line for m in passes for line in m.declared]
+    between = [line for m in passes for line in m.between]
+    ends = [line for m in passes for line in m.ends]
+    return [*declared, *first, *between, *(line for lines in second for line in lines), *ends]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +55,14 @@ class Reducer:
     loader: Loader
     index: IndexText
 
-    def passes(self, i: int, reduction: RowReduce, x: str) -> Passes:
+    def passes(self, i: int, reduction: RowReduce, x: str, names: LocalNames) -> Passes:
         """How a chunk's elements, each called x, enter reduction i."""
         across = self.plan.problem.across
         lane, count = ("0", "1") if across else ("v", "kVector")
         part, lanes = f"part{i}[{lane}]", f"for (int l = 0; l < {count}; ++l)"
+        pairs = self._pairs(reduction.arg, names)
+        largest = f"{part}.largest = extreme<true>({part}.largest, largest_of({pairs}));"
+        vectors = (largest,) if pairs is not None else ()
         merged = (f"{lanes} r{i}[l].merge(part{i}[l]);",)
         match reduction.op:
             case "logsumexp" if i in self.loader.writer.kept_reductions():
@@ -50,13 +74,15 @@ class Reducer:
                         f"{part}.about += kept{i}[i][v];",
                     ),
                     ends=(f"top{i} = {part}.largest;", *merged),
+                    vectors=vectors,
                 )
             case "logsumexp":
                 return Passes(
                     (f"{part}.largest = extreme<true>({part}.largest, {x});",),
-                    (f"LogSumExp part{i}[{count}];",),
+                    (f"LogSumExp part{i}[{count}];", f"{lanes} part{i}[l].largest = r{i}[l].largest;"),
                     second=(f"{part}.about += exponential({x}, pivot({part}.largest));",),
-                    ends=merged,
+                    ends=(f"{lanes} r{i}[l].extend(part{i}[l]);",),
+                    vectors=vectors,
                 )
             case "moments":
                 delta = f"float const delta{i} = {x} - {part}.mean;"
@@ -96,6 +122,16 @@ class Reducer:
                 )
             case _:
                 return Passes((f"r{i}[{lane}].add({x});",))
+
+    def _pairs(self, value: int, names: LocalNames) -> str | None:
+        """Where an item's vector of 16-bit floats lies that are the value themselves; None where it is anything else."""
+        fetch = self.plan.problem.instructions[value]
+        if not isinstance(fetch, Fetch) or not self.plan.problem.across or self.plan.schedule.vector % 2:
+            return None
+        applied = fetch.load in self.loader.writer.applied.values()
+        if self.plan.problem.loads[fetch.load].elem not in PAIRED or applied or fetch.load in names.local:
+            return None
+        return f"raw{fetch.load}[i]" if names.raw == "raw" else None
 
     def _place(self, code: str) -> list[str]:
         """The coordinates of the element that a code names."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ucutlass.emit.arithmetic import convert, kind_of, rounded
 from ucutlass.emit.reduction.writer import stored_cpp
@@ -48,3 +48,21 @@ def narrowed(elem: Element, value: str, kind: ScalarKind) -> str:
             return f"uint8_t({convert(value, kind, kind_of(elem))})"
         case "int":
             return f"{elem.cpp}({rounded(value, kind, elem)})"
+
+
+def whole_or_not(condition: str, inside: Sequence[str]) -> list[str]:
+    """Returns the statements twice: with a constant `whole` where the condition holds, and without."""
+    parts = [("if (" + condition + ") {", "true"), ("} else {", "false")]
+    return [*(x for start, value in parts for x in (start, f"constexpr bool whole = {value};", *inside)), "}"]
+
+
+def over_items(item: Sequence[str], inside: Sequence[str]) -> list[str]:
+    """Returns the statements for each item that is there."""
+    return ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *item, "if (ok) {", *inside, "}", "}"]
+
+
+def ahead_of(statements: Sequence[str], beginning: str, statement: str) -> list[str]:
+    """Returns the statements with another ahead of the first one that begins so, at the end where none does."""
+    places = (n for n, line in enumerate(statements) if line.startswith(beginning))
+    first = next(places, len(statements))
+    return [*statements[:first], statement, *statements[first:]]

@@ -616,3 +616,28 @@ def test_a_block_has_at_most_1024_threads(text: str, columns: int) -> None:
     for length in (5, 1000, 300_003):
         schedule = planned(text, L=length, C=columns).schedule
         assert schedule.threads * schedule.rows <= 1024
+
+
+def test_a_cluster_waits_for_its_blocks_once_a_row_is_on_its_way() -> None:
+    text = "kernel k(x: bf16[T, D]) -> bf16[T, D] { return softmax[D](x) SCHEDULE }"
+    fields = "schedule sm90a { keep registers  threads 128  cluster 1x2 }"
+    body = emitted(text.replace("SCHEDULE", fields), T=4096, D=4096)[2].text.partition("__global__")[2]
+    steps = ("__cluster_barrier_arrive();", "load<kVector, 8>(p.t0", "__cluster_barrier_wait();", "reduce(r")
+    places = [body.index(step) for step in steps]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("elem", "value", "pairs"),
+    [
+        ("bf16", "softmax[D](x)", "max.NaN.bf16x2"),
+        ("f16", "logsumexp[D](x)", "max.NaN.f16x2"),
+        ("bf16", "softmax[D](x * 2.0)", None),
+        ("f32", "softmax[D](x)", None),
+    ],
+)
+def test_largest_elements_are_compared_by_pairs(elem: str, value: str, pairs: str | None) -> None:
+    result = "f32[T]" if "logsumexp" in value else f"{elem}[T, D]"
+    code = emitted(f"kernel k(x: {elem}[T, D]) -> {result} {{ return {value} }}", T=4096, D=4096)[2].text
+    assert "largest_of(raw0[i])" in code if pairs else "largest_of" not in code
+    assert pairs is None or pairs in code

@@ -13,13 +13,13 @@ from ucutlass.shapes import complete
 @pytest.mark.parametrize(
     ("elem", "extent", "keep", "cluster", "items"),
     [
-        ("f32", 262144, "shared", 16, 16),
+        ("f32", 262144, "shared", 8, 16),
         ("f32", 393216, "registers", 8, 12),
-        ("f32", 393220, "shared", 16, 13),
+        ("f32", 393220, "shared", 8, 25),
         ("f32", 393218, "registers", 8, 12),
         ("bf16", 524288, "shared", 8, 16),
-        ("bf16", 786432, "shared", 16, 12),
-        ("bf16", 786436, "shared", 16, 12),
+        ("bf16", 786432, "shared", 8, 24),
+        ("bf16", 786436, "shared", 8, 24),
         ("bf16", 1_310_720, "registers", 1, 8),
         ("bf16", 4_000_000, "reread", 1, 4),
     ],

@@ -70,6 +70,18 @@ def test_parts_that_a_launch_of_its_own_merges(value: str) -> None:
     assert row.status == "right", row.detail
 
 
+@pytest.mark.parametrize("elem", ["bf16", pytest.param("f32", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("columns", [1288, pytest.param(1283, marks=pytest.mark.slow)])
+def test_parts_that_follow_one_another_through_registers(elem: str, columns: int) -> None:
+    """Two that threads fill, and one that they do not."""
+    schedule = "schedule sm90a { keep reread  threads 32  items 2  rows 1  split_k 1 }"
+    text = (
+        f"kernel k(x: {elem}[T, D], t: i64[T]) -> f32[T] {{ return logsumexp[D](x) - x[D = t] {schedule} }}"
+    )
+    row = emulate(Job("parts", text, "k", {"T": 3, "D": columns}, None, 0))
+    assert row.status == "right", row.detail
+
+
 _POOLED = "max[R=2, S=2](tanh(x)[H = 2*P + R, W = 2*Q + S])"
 
 

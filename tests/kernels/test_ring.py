@@ -82,11 +82,14 @@ def test_rows_that_pass_through_a_ring(
 @pytest.mark.parametrize(
     ("elem", "rows", "columns", "chosen"),
     [
-        ("bf16", 512, 131072, (512, "reread", 4, 1)),
-        ("f32", 512, 99_000, (512, "reread", 4, 1)),
+        ("bf16", 512, 131072, (256, "reread", 4, 1)),
+        ("f32", 512, 99_000, (256, "reread", 4, 1)),
         ("bf16", 512, 40_000, (256, "reread", 4, 1)),
         ("bf16", 512, 40_001, (256, "reread", 4, 1)),
         ("bf16", 512, 16_640, (512, "registers", 5, 1)),
+        ("bf16", 8128, 16_512, (256, "registers", 9, 1)),
+        ("f16", 4194, 18_433, (256, "registers", 9, 1)),
+        ("f16", 4194, 18_440, (256, "reread", 4, 1)),
         ("f32", 512, 20_000, (1024, "registers", 5, 1)),
         ("bf16", 200, 262_144, (256, "reread", 4, 11)),
     ],
@@ -97,6 +100,13 @@ def test_rows_of_one_value_that_a_block_holds_ill_stream_through_it(
     own = schedule(ENTROPY.replace("bf16", elem), T=rows, D=columns)
     assert (own.threads, own.keep, own.items, own.splits) == chosen
     assert (own.cluster, own.stages) == (1, 1)
+
+
+def test_two_blocks_hold_softmaxes_of_16_bits_beyond_the_registers_of_half_a_block() -> None:
+    held = schedule(SOFTMAX, T=3826, D=35_072)
+    assert (held.threads, held.items, held.blocks, held.keep) == (512, 9, 2, "registers")
+    assert schedule(SOFTMAX, T=3826, D=36_872).threads == 1024
+    assert schedule(LAYER_NORM, T=3826, D=35_072).threads == 1024
 
 
 def test_two_blocks_hold_rows_of_16_bits_that_vectors_do_not_divide() -> None:
@@ -111,7 +121,7 @@ def test_two_blocks_hold_rows_of_16_bits_that_vectors_do_not_divide() -> None:
         (SOFTMAX, {"T": 1024, "D": 65536}, 1),
         (SOFTMAX, {"T": 1342, "D": 100_008}, 2),
         (SOFTMAX, {"T": 512, "D": 131072}, 8),
-        (SOFTMAX, {"T": 512, "D": 800_000}, 16),
+        (SOFTMAX, {"T": 512, "D": 800_000}, 8),
         (GROUP_NORM, {"T": 128, "C": 4, "P": 131072}, 16),
         (LAYER_NORM, {"T": 1860, "D": 72_142}, 4),
         (LAYER_NORM, {"T": 670, "D": 200_192}, 16),
@@ -136,7 +146,7 @@ def test_memory_bounds_what_rows_in_shared_memory_take() -> None:
         for s in held_schedules(planned.plan.problem, 12_501, 8, ARCHES["sm90a"], False)
     }
     copy = extent.bytes / DEVICES["H100-SXM"].bandwidth
-    assert copy < min(seconds.values()) < 1.3 * copy
+    assert copy < min(seconds.values()) < 1.4 * copy
     assert seconds[512, 16, 2] > 1.6 * seconds[512, 2, 1]
 
 

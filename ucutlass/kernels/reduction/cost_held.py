@@ -10,7 +10,7 @@ from dataclasses import replace
 from ucutlass.ir.hardware import Arch, Device, clusters_at_a_time
 from ucutlass.ir.schedule import FIELDS
 from ucutlass.kernels.reduction.cost import Extent
-from ucutlass.kernels.reduction.plan import ReductionProblem, ReductionSchedule
+from ucutlass.kernels.reduction.plan import ReductionProblem, ReductionSchedule, RowReduce
 from ucutlass.kernels.reduction.rules import CLUSTERS, LARGE_CLUSTERS
 from ucutlass.kernels.reduction.smem import resident_loads, ring_bytes, ring_limit, ring_loads
 
@@ -26,21 +26,25 @@ GROUPS: tuple[tuple[int, int, int], ...] = (
 )
 """Threads of a row, rows of a block, and blocks of an SM."""
 
-COPIED = 0.9
-"""The part of a data sheet's bandwidth that a copy reaches on an H100."""
+COPIED = 0.86
+"""The part of a data sheet's bandwidth that rows stream at."""
 
-EXCHANGE, EXCHANGE_THREADS, LARGE_CLUSTER = 2.0e-6, 0.6e-6, 0.25e-6
-"""Seconds that a row waits: for its parts of reductions, more with 1024 threads, and more for each group of threads of an SM
-that share rows with 15 other blocks."""
+EXCHANGE, LARGE_CLUSTER = 2.7e-6, 0.3e-6
+"""Seconds that a row waits for its parts of reductions, and more for each group of threads of an SM that share rows with 15
+other blocks."""
 
-LATE_LINE, FAR_LINE = 0.6e-6, 0.25e-6
+LATE_LINE, FAR_LINE = 0.2e-6, 0.4e-6
 """Seconds that a row waits for a line of 1024 vectors that the ring has no room to bring ahead, and for one of a load that all rows
 share, from the L2."""
 
-LINE, SHIFTED_LINE = 0.5e-6, 0.25e-6
+LINE, SHIFTED_LINE = 0.62e-6, 0.22e-6
 """Seconds of an SM for 1024 vectors of 8 elements, and more for each load that all rows share and that begins anywhere in
-them. All of these were fitted to 180 schedules of 13 norms and softmaxes on an H100: of those, the cheapest takes 1.014 times
-as long as the fastest in the geometric mean, and 1.05 times at most."""
+them."""
+
+EXPONENTIALS, SHARED = 0.25, 0.35
+"""The part of LINE that exponentials take beside, and each load but the first that all rows share. All of these were fitted
+to 226 schedules of 18 norms and softmaxes on an H200: of those, the cheapest takes 1.01 times as long as the fastest in the
+geometric mean, and 1.03 times at most."""
 
 
 def held_schedules(
@@ -96,10 +100,11 @@ def held_seconds(problem: ReductionProblem, s: ReductionSchedule, extent: Extent
     at_a_time = (device.sms if s.cluster == 1 else clusters_at_a_time(device, s.cluster)) * groups
     of_row = extent.bytes / extent.rows
     memory = min(at_a_time, extent.rows) * of_row / (COPIED * device.bandwidth)
-    width, line = s.threads / 1024, s.vector / 8
-    shared = len(resident_loads(problem, s.vector, s.straddle))
-    waiting = EXCHANGE + EXCHANGE_THREADS * width + LATE_LINE * width * max(0, 2 * s.items - s.stages)
+    width, shared = s.threads / 1024, len(resident_loads(problem, s.vector, s.straddle))
+    waiting = EXCHANGE + LATE_LINE * width * max(0, 2 * s.items - s.stages)
     waiting += FAR_LINE * s.items * (0 if s.resident else shared)
     waiting += LARGE_CLUSTER * groups * (s.cluster in LARGE_CLUSTERS)
-    work = groups * width * s.items * (LINE * line + SHIFTED_LINE * shared * s.straddle)
+    exponentials = any(isinstance(i, RowReduce) and i.op == "logsumexp" for i in problem.instructions)
+    line = LINE * s.vector / 8 * (1 + EXPONENTIALS * exponentials + SHARED * max(0, shared - 1))
+    work = groups * width * s.items * (line + SHIFTED_LINE * shared * s.straddle)
     return math.ceil(extent.rows / at_a_time) * math.hypot(memory, waiting, work)

@@ -92,11 +92,19 @@ of 400,000 f32 takes 139 us so and 203 where blocks of the whole grid meet, a gr
 norm of 524,288 f32 252, and 211 by reading rows again."""
 
 STREAMED_THREADS, LONG_THREADS, STREAMED_ITEMS = 256, 512, 4
-"""Threads of a row that one pass reduces to a value, those of longer rows that vectors divide and that fill the GPU, and
-vectors that each has in flight: on an H200 a cross entropy of rows of 131,072 bf16 takes 99 us so and 186 by a cluster
-with a ring, one of 99,000 f32 108 and 194, one of 40,000 bf16 73 and 105 by the registers of 1024 threads; one of 200 rows
-of 262,144 bf16 29 by 11 blocks of 256 threads a row, 37 by 11 of 512, and 52 with a ring; one of 16,640 bf16 82 by
-registers and 89 so (`benchmarks.rows`)."""
+"""Threads of a row that one pass reduces to a value, those of longer rows of other than exponentials that vectors divide and
+that fill the GPU, and vectors that each has in flight: on an H200 a cross entropy of 212,800 bf16 takes 67 us so and 71 by
+512 threads, one of 101,208 73 and 76, one of 32,000 f16 69 and 74 by the registers of 1024 threads; one of 200 rows of
+262,144 bf16 29 by 11 blocks of 256 threads a row (`benchmarks.rows`)."""
+
+VALUE_ITEMS = 9
+"""Vectors of 16-bit elements that a thread of 256 at most keeps of a row of whose exponentials a value is left, where it does
+not stream: a cross entropy of 16,512 bf16 takes 64 us so on an H200, 86 by 512 threads, and 70 by streaming; one of 2028 f16 64 by 32 threads
+and 68 by 64."""
+
+SOFTMAX_ITEMS = 9
+"""Vectors of 16-bit elements that each of 512 threads keeps at most where nothing else is read, two blocks an SM: a softmax
+of 35,072 f16 takes 133 us so on an H200, and 155 by 1024 threads."""
 
 MEETING = (MOST_THREADS, 8)
 """Threads of a block and lines of the ring of rows that blocks of the whole grid share: a group norm of 64 groups of 4 MB
@@ -414,6 +422,10 @@ def _across(
     if (held_row := _held(problem, extent, vector, arch, device, straddle)) is not None:
         return held_row
     row, words = vectors * held, all(load.elem.bytes >= WORD for load in kept(problem))
+    exponentials = _exponentials(problem) and len(kept(problem)) == 1
+    values = exponentials and not any(o.whole for o in problem.outputs)
+    others = [load for load in problem.loads if load not in kept(problem)]
+    softmax = exponentials and not any(contiguous_along(load.axes, problem.vector) for load in others)
     for budget, most, cluster in PICKING if _picks(problem) else REGISTER_BUDGETS:
         fits = row <= budget * cluster * most and (budget <= HELD or words)
         idle = cluster > 1 and extent.rows * cluster < device.sms
@@ -426,9 +438,13 @@ def _across(
         spare = straddle or threads * math.ceil(share / threads) > IDLE * share
         if cluster == 1 and spare and not _picks(problem) and extent.rows >= WAVES * device.sms:
             threads = _row_threads(vectors, held)
+        if cluster == 1 and values and not words and extent.rows >= WAVES * device.sms:
+            threads = min(threads, max(16, power(math.ceil(vectors / VALUE_ITEMS))))
         blocks = 1
-        if straddle and not words and threads == MOST_THREADS and vectors * held <= HELD * MOST_THREADS // 2:
-            threads, blocks = MOST_THREADS // 2, 2
+        half = MOST_THREADS // 2
+        most_items = SOFTMAX_ITEMS if softmax else HELD // PACK_BYTES if straddle else 0
+        if threads == MOST_THREADS and not words and vectors <= most_items * half:
+            threads, blocks = half, 2
         items = math.ceil(share / threads)
         rows = max(1, 128 // threads)
         return ReductionSchedule(vector, threads, rows, items, "registers", cluster=cluster, blocks=blocks)
@@ -472,13 +488,20 @@ def _streamed(
     if any(o.whole for o in problem.outputs):
         return None
     vectors = extent.columns // vector
-    held = MOST_THREADS * HELD // kept_bytes(problem, vector)
-    if vectors <= (held if kept(problem)[0].elem.bytes >= WORD else held // 2):
+    held, words = MOST_THREADS * HELD // kept_bytes(problem, vector), kept(problem)[0].elem.bytes >= WORD
+    exponentials = _exponentials(problem)
+    most = held if words else VALUE_ITEMS * STREAMED_THREADS if exponentials else held // 2
+    if vectors <= most:
         return None
-    long = not straddle and vectors >= held and extent.rows >= 2 * device.sms
+    long = not exponentials and not straddle and vectors >= held and extent.rows >= 2 * device.sms
     threads = LONG_THREADS if long else STREAMED_THREADS
     splits = _splits(extent.rows, math.ceil(vectors / (threads * STREAMED_ITEMS)), 16, device)
     return ReductionSchedule(vector, threads, 1, STREAMED_ITEMS, "reread", splits)
+
+
+def _exponentials(problem: ReductionProblem) -> bool:
+    """Whether of rows the sums of exponentials alone are needed."""
+    return {i.op for i in problem.instructions if isinstance(i, RowReduce)} == {"logsumexp"}
 
 
 def _held(
