@@ -15,7 +15,7 @@ from torch import Tensor
 
 import ucutlass
 from tests.gpu.turns import build_in_turn
-from tests.kernels.convolution_programs import PROGRAMS
+from tests.kernels.convolution_programs import PROGRAMS as ON_HOST
 from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.emit.text import Source
@@ -27,6 +27,38 @@ from ucutlass.runtime.verify.guards import shifted
 from ucutlass.shapes import complete
 
 pytestmark = pytest.mark.gpu
+
+PROGRAMS: Mapping[str, tuple[str, Mapping[str, int]]] = {
+    **ON_HOST,
+    "groups of four": (
+        """kernel k(x: bf16[N, H, W, (G=32 C=4)], w: bf16[(G=32 K=4), R=3, S=3, C=4]) -> bf16[N, P=H, Q=W, (G=32 K=4)] {
+  return dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w)
+}""",
+        {"N": 1, "H": 9, "W": 7},
+    ),
+    "weight gradient, groups of four": (
+        """kernel k(x: f16[N, H, W, (G=32 C=4)], y: f16[N, P=H, Q=W, (G=32 K=4)]) -> f16[(G=32 K=4), R=3, S=3, C=4] {
+  return dot[N, P, Q](x[H = P + R - 1, W = Q + S - 1], y)
+}""",
+        {"N": 1, "H": 9, "W": 7},
+    ),
+    "1x1 of odd lines": (
+        "kernel k(x: bf16[N, C, H=7, W=7], w: bf16[K, C]) -> bf16[N, K, H=7, W=7] { return relu(dot[C](x, w)) }",
+        {"N": 2, "C": 24, "K": 16},
+    ),
+    "depthwise of odd channels": (
+        """kernel k(x: bf16[N, H, W, C], w: bf16[C, R=5, S=5]) -> bf16[N, P=H, Q=W, C] {
+  return dot[R, S](x[H = P + R - 2, W = Q + S - 2], w)
+}""",
+        {"N": 1, "H": 6, "W": 9, "C": 5},
+    ),
+    "depthwise weight gradient, along lines": (
+        """kernel k(x: f32[N, C, H, W], y: f32[N, C, P=H, Q=W]) -> f32[C, S=11] {
+  return dot[N, P, Q](x[H = P, W = Q + S - 5], y)
+}""",
+        {"N": 2, "H": 5, "W": 9, "C": 3},
+    ),
+}
 
 LARGER: Mapping[str, Mapping[str, int]] = {
     "f16 strided": {"N": 5, "H": 57, "W": 41, "C": 64, "K": 200},
@@ -63,6 +95,11 @@ LARGER: Mapping[str, Mapping[str, int]] = {
     "tf32 grouped, rows innermost": {"W": 33, "N": 5, "G": 3, "C": 24, "H": 20, "K": 40},
     "f16 images innermost": {"C": 40, "H": 13, "W": 15, "N": 16, "K": 72},
     "f32 columns across, no channels": {"N": 37, "H": 65, "J": 20, "K": 68},
+    "groups of four": {"N": 9, "H": 41, "W": 30},
+    "weight gradient, groups of four": {"N": 9, "H": 41, "W": 30},
+    "1x1 of odd lines": {"N": 32, "C": 512, "K": 1024},
+    "depthwise of odd channels": {"N": 16, "H": 31, "W": 43, "C": 57},
+    "depthwise weight gradient, along lines": {"N": 9, "H": 41, "W": 30, "C": 67},
 }
 
 CASES = [(name, size) for name in PROGRAMS for size in ("small", "larger")]
