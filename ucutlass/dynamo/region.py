@@ -146,35 +146,85 @@ def _imported(
     """Returns a part's program with what a Region has besides; its stages may have `several` results. Raises
     RegionRefused with every operator that alone stands in the way, or the first that does with others."""
     nodes = list(graph.graph.nodes)
-    placeholders = [n for n in nodes if n.op == "placeholder" and isinstance(n.meta["val"], Tensor)]
-    tensors = [n for n in placeholders if not is_empty(n.meta["val"])]
-    numbers = [n for n in nodes if n.op == "placeholder" and not isinstance(n.meta["val"], Tensor)]
+    placeholders = [n for n in nodes if n.op == "placeholder"]
     used_names: list[str] = []
-    inputs: list[Input] = []
-    for node in tensors:
+    inputs = _inputs(placeholders, used_names, number)
+    builder = GraphBuilder({i.name: i.tensor for i in inputs.values()})
+    builder.parameters |= {i.name for node, i in inputs.items() if PARAMETER in node.meta}
+    refs = _logical(placeholders, inputs, builder, used_names, number)
+    makers = _computed(nodes, refs, builder, used_names, number)
+    results, outputs = _stored(nodes, refs, builder, used_names, number)
+    read = needed(builder, results)
+    computations = tuple(node for node in builder.nodes if node.name in read)
+    for computation in computations:
+        if isinstance(computation, TorchStage):
+            raise RegionRefused({makers[computation.name]: "torch computes it in a program too"})
+    used = tuple(source for source in inputs.values() if source.name in read)
+    first = next((node.name for node in nodes if node.op == "call_function"), "")
+    try:
+        whole = TensorGraph(used, computations, tuple(results), dict(builder.values))
+        # The names of a pipeline that calls kernels alone tell extents, those of bindings how they hang together.
+        most_bindings = INLINE_STAGES if number is FIXED else len(computations) + len(results)
+        program = program_of(whole, name, several=several, most_bindings=most_bindings, fixed=number is FIXED)
+    except NoKernelServes as problem:
+        raise RegionRefused({makers.get(problem.node.name, first): problem.why}) from problem
+    except Unsupported as problem:
+        raise RegionRefused({first: problem.why}, whole=True) from problem
+    if not program.inputs:
+        raise RegionRefused({first: "it reads no tensor, so that nothing says where it runs"})
+    orders = {node.name: memory_order(node.meta["val"], number) for node in inputs}
+    places = [node.name for node in placeholders]
+    reads = tuple((places.index(i.path), orders[i.path]) for i in program.inputs)
+    return program, reads, outputs
+
+
+def _inputs(placeholders: Sequence[fx.Node], used_names: list[str], number: Extents) -> dict[fx.Node, Input]:
+    """Returns the tensors of a part that have elements, as they lie in memory."""
+    inputs: dict[fx.Node, Input] = {}
+    for node in placeholders:
         value = node.meta["val"]
+        if not isinstance(value, Tensor) or is_empty(value):
+            continue
         used_names.append(free(node.meta.get(NAME, node.name), used_names))
         try:
             logical = tensor_of(value, node.name, number)
         except Unsupported as problem:
             raise RegionRefused({next(iter(node.users)).name: problem.why}) from problem
-        order = memory_order(value, number)
-        shape = tuple(logical.shape[axis] for axis in order)
-        inputs.append(Input(used_names[-1], node.name, "input", type(logical)(shape, logical.element)))
-    values = {node.name: node.meta["val"] for node in tensors}
-    builder = GraphBuilder({i.name: i.tensor for i in inputs})
-    builder.parameters |= {i.name for i, node in zip(inputs, tensors, strict=True) if PARAMETER in node.meta}
-    refs: dict[str, Any] = {node.name: number(node.meta["val"]) for node in numbers}
-    refs |= {node.name: EMPTY for node in placeholders if is_empty(node.meta["val"])}
+        shape = tuple(logical.shape[axis] for axis in memory_order(value, number))
+        inputs[node] = Input(used_names[-1], node.name, "input", type(logical)(shape, logical.element))
+    return inputs
+
+
+def _logical(
+    placeholders: Sequence[fx.Node],
+    inputs: Mapping[fx.Node, Input],
+    builder: GraphBuilder,
+    used_names: list[str],
+    number: Extents,
+) -> dict[str, Any]:
+    """Returns what each placeholder is in a program: a tensor with its axes in the order of the graph, a number."""
+    refs: dict[str, Any] = {}
+    for node in placeholders:
+        value = node.meta["val"]
+        if node in inputs:
+            source = inputs[node].name
+            builder.origin = OperatorOrigin("aten.permute.default")
+            builder.name = free(f"{source}_logical", used_names)
+            refs[node.name] = permuted(builder, ValueRef(source), inverse(memory_order(value, number)))
+        else:
+            refs[node.name] = EMPTY if isinstance(value, Tensor) else number(value)
+    return refs
+
+
+def _computed(
+    nodes: Sequence[fx.Node],
+    refs: dict[str, Any],
+    builder: GraphBuilder,
+    used_names: list[str],
+    number: Extents,
+) -> dict[str, str]:
+    """Translates every operator. Returns which one each computation is of. Raises RegionRefused."""
     makers: dict[str, str] = {}
-    for node, source in zip(tensors, inputs, strict=True):
-        builder.origin, builder.name = (
-            OperatorOrigin("aten.permute.default"),
-            free(f"{source.name}_logical", used_names),
-        )
-        refs[node.name] = permuted(
-            builder, ValueRef(source.name), inverse(memory_order(node.meta["val"], number))
-        )
     refused: dict[str, str] = {}
     for node in nodes:
         if node.op != "call_function" or any(source.name not in refs for source in node.all_input_nodes):
@@ -192,43 +242,32 @@ def _imported(
         makers |= {computation.name: node.name for computation in builder.nodes[before:]}
     if refused:
         raise RegionRefused(refused)
+    return makers
+
+
+def _stored(
+    nodes: Sequence[fx.Node],
+    refs: Mapping[str, Any],
+    builder: GraphBuilder,
+    used_names: list[str],
+    number: Extents,
+) -> tuple[list[str], tuple[tuple[int, Order], ...]]:
+    """Returns the results, each once, and for each output of the graph its result and memory order."""
     results: list[str] = []
     outputs: list[tuple[int, Order]] = []
     (output,) = (node for node in nodes if node.op == "output")
     leaves = output.args[0]
     assert isinstance(leaves, tuple)
     for leaf in leaves:
+        assert isinstance(leaf, fx.Node)
         order = memory_order(leaf.meta["val"], number)
-        builder.origin, builder.name = (
-            OperatorOrigin("aten.permute.default"),
-            free(f"{leaf.name}_stored", used_names),
-        )
+        builder.origin = OperatorOrigin("aten.permute.default")
+        builder.name = free(f"{leaf.name}_stored", used_names)
         value = permuted(builder, refs[leaf.name], order).name
         if value not in results:
             results.append(value)
         outputs.append((results.index(value), order))
-    read = needed(builder, results)
-    computations = tuple(node for node in builder.nodes if node.name in read)
-    for computation in computations:
-        if isinstance(computation, TorchStage):
-            raise RegionRefused({makers[computation.name]: "torch computes it in a program too"})
-    used = tuple(source for source in inputs if source.name in read)
-    try:
-        whole = TensorGraph(used, computations, tuple(results), dict(builder.values))
-        # The names of a pipeline that calls kernels alone tell extents, those of bindings how they hang together.
-        most_bindings = INLINE_STAGES if number is FIXED else len(computations) + len(results)
-        program = program_of(whole, name, several=several, most_bindings=most_bindings, fixed=number is FIXED)
-    except (NoKernelServes, Unsupported) as problem:
-        first = next(node.name for node in nodes if node.op == "call_function")
-        if not isinstance(problem, NoKernelServes):
-            raise RegionRefused({first: problem.why}, whole=True) from problem
-        raise RegionRefused({makers.get(problem.node.name, first): problem.why}) from problem
-    if not program.inputs:
-        first = next(node.name for node in nodes if node.op == "call_function")
-        raise RegionRefused({first: "it reads no tensor, so that nothing says where it runs"})
-    places = [n.name for n in nodes if n.op == "placeholder"]
-    reads = tuple((places.index(i.path), memory_order(values[i.path], number)) for i in program.inputs)
-    return program, reads, tuple(outputs)
+    return results, tuple(outputs)
 
 
 def _item(refs: Mapping[str, Any], node: fx.Node) -> Any:
