@@ -311,6 +311,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--out", type=Path, default=Path("kernelbench_modules.jsonl"), help="rows, JSON")
     options.add_argument("--again", action="store_true", help="forget the rows that --out has")
     options.add_argument("--only", default="", metavar="NAME,..", help="beginnings of names such as 1/23_")
+    options.add_argument("--first", default="", metavar="NAME,..", help="those that compile long, ahead")
     options.add_argument("--every", type=int, default=1, help="one problem of so many")
     options.add_argument("--offset", type=int, default=0, help="the first of them")
     options.add_argument("--seconds", type=float, help="end the run after so many, with the rows it has")
@@ -329,8 +330,9 @@ def selected(options: argparse.Namespace) -> list[Problem]:
     root = options.root if (options.root / "level1").is_dir() else options.root / "KernelBench"
     levels = [int(level) for level in options.levels.split(",")]
     every = [Problem(*found) for found in problems(root, levels, ())]
-    words = tuple(word for word in options.only.split(",") if word)
+    words, ahead = (tuple(filter(None, names.split(","))) for names in (options.only, options.first))
     chosen = [p for p in every if not words or p.name.startswith(words)][options.offset :: options.every]
+    chosen.sort(key=lambda problem: not problem.name.startswith(ahead))
     if not chosen:
         raise SystemExit(f"no problem below {root} is chosen")
     return chosen
