@@ -29,6 +29,7 @@ Passes = Literal["tf32x3", "f16x3"]
 FORWARD = """kernel k(x: f32[B, C, H, W], w: f32[F, C, R=3, S=3], b: f32[F]) -> f32[B, F, P=H, Q=W] {
   return relu(dot[C, R, S](x[H = P + R - 1, W = Q + S - 1], w) + b)
 }"""
+TWO = FORWARD.replace("b: f32[F])", "b: f32[F], c: f32[F])").replace("w) + b)", "w) + b) * c")
 TRANSPOSED = """kernel k(x: f32[B, C, H, W], w: f32[C, F, R=4, S=4], b: f32[F]) -> f32[B, F, P=2*H, Q=2*W] {
   return dot[C, R, S](x[2*H = P + 1 - R, 2*W = Q + 1 - S], w) + b
 }"""
@@ -121,6 +122,12 @@ CASES = {
     ),
     "f16x3, three warp groups": Case(
         "f16x3", FORWARD, {"B": 1, "C": 64, "H": 16, "W": 13, "F": 60}, (192, 64, 64), 64, "tile 192x64x64"
+    ),
+    "f16x3, two tensors of columns": Case(
+        "f16x3", TWO, {"B": 1, "C": 64, "H": 9, "W": 13, "F": 60}, (192, 64, 64), 64, "tile 192x64x64"
+    ),
+    "f16x3, taps share rows, two tensors of columns": Case(
+        "f16x3", TWO, {"B": 2, "C": 32, "H": 6, "W": 9, "F": 20}, (192, 32, 32), 32, "fold rows"
     ),
     "f16x3, as it lies": Case("f16x3", STRIDED, {"N": 2, "H": 9, "W": 7, "C": 24, "K": 24}, (64, 64, 64), 32),
     "f16x3, folded taps": Case(
@@ -376,6 +383,18 @@ def test_threads_that_read_two_tensors_have_fewer_columns(
     text = text if "c" in added else text.replace(", c: f32[K]", "")
     schedule = plan(text, {"B": 64, "C": channels, "H": 128, "W": 128, "K": 128}, "sm90a").request
     assert schedule.math == "f16x3" and schedule.tile == tile
+
+
+@pytest.mark.parametrize(
+    ("function", "columns"), [("mish", 64), ("tanh", 64), ("relu", 128)], ids=lambda value: str(value)
+)
+def test_threads_that_compute_a_long_function_have_fewer_columns(function: str, columns: int) -> None:
+    text = f"""kernel k(x: f32[B, C, H, W], w: f32[K, C, R=3, S=3], b: f32[K]) -> f32[B, K, P=H-2, Q=W-2] {{
+      return {function}(dot[C, R, S](x[H = P + R, W = Q + S], w) + b)
+    }}"""
+    planned = plan(text, {"B": 64, "C": 64, "H": 128, "W": 128, "K": 128}, "sm90a").plan
+    assert isinstance(planned, ConvolutionPlan) and isinstance(planned.schedule, Im2colSchedule)
+    assert planned.schedule.tile[1] == columns and planned.schedule.halo == 0
 
 
 def test_rows_beyond_what_a_run_holds_are_refused() -> None:
