@@ -21,6 +21,9 @@ SAME = """kernel k(x: E[N, C, H, W], w: E[C, R=3, S=3], b: f32[C]) -> E[N, C, P=
 STRIDED = SAME.replace("P=H, Q=W", "P=(H+1)//2, Q=(W+1)//2").replace(
     "= P + R - 1, W = Q +", "= 2*P + R - 1, W = 2*Q +"
 )
+STRIDED_LARGE = STRIDED.replace("R=3, S=3", "R=5, S=5").replace(
+    "R - 1, W = 2*Q + S - 1", "R - 2, W = 2*Q + S - 2"
+)
 DILATED = SAME.replace("P + R - 1, W = Q + S - 1", "P + 2*R - 2, W = Q + 3*S - 3")
 LARGE = SAME.replace("R=3, S=3", "R=7, S=5").replace("P + R - 1, W = Q + S - 1", "P + R - 3, W = Q + S - 2")
 FLIPPED = SAME.replace("P + R - 1, W = Q + S - 1", "P + 1 - R, W = Q + 1 - S")
@@ -58,6 +61,11 @@ def _planned(text: str, element: str, schedule: str, sizes: dict[str, int]) -> t
         pytest.param(SAME, "bf16", "items 4", {"N": 2, "C": 3, "H": 6, "W": 24}, True, id="bf16"),
         pytest.param(SAME, "f32", "items 3", {"N": 1, "C": 2, "H": 7, "W": 13}, False, id="odd"),
         pytest.param(STRIDED, "f32", "items 4", {"N": 1, "C": 3, "H": 11, "W": 15}, False, id="strided"),
+        pytest.param(STRIDED, "f32", "items 2", {"N": 1, "C": 3, "H": 9, "W": 16}, True, id="strided wide"),
+        pytest.param(STRIDED, "f16", "items 2", {"N": 2, "C": 2, "H": 8, "W": 32}, True, id="strided f16"),
+        pytest.param(
+            STRIDED_LARGE, "f32", "items 2", {"N": 1, "C": 2, "H": 10, "W": 24}, True, id="strided large"
+        ),
         pytest.param(DILATED, "f32", "items 2", {"N": 1, "C": 2, "H": 9, "W": 12}, True, id="dilated"),
         pytest.param(LARGE, "f16", "items 2", {"N": 1, "C": 2, "H": 9, "W": 16}, True, id="large"),
         pytest.param(FLIPPED, "f32", "items 4", {"N": 1, "C": 3, "H": 7, "W": 16}, True, id="flipped"),
@@ -173,7 +181,8 @@ def test_the_planner_chooses_lines_where_there_are_many_results(
     assert chosen.items == items
 
 
-def test_the_planner_computes_one_line_of_a_strided_window() -> None:
+@pytest.mark.parametrize(("images", "items"), [(16, 2), (1, 1)], ids=["many results", "few"])
+def test_the_planner_computes_two_lines_of_a_strided_window(images: int, items: int) -> None:
     text = STRIDED.replace("  schedule sm90a { warps direct  SCHEDULE }\n", "")
-    _, chosen = _planned(text, "f32", "", {"N": 16, "C": 256, "H": 112, "W": 112})
-    assert chosen.items == 1
+    _, chosen = _planned(text, "f32", "", {"N": images, "C": 64, "H": 112, "W": 112})
+    assert chosen.items == items

@@ -145,13 +145,17 @@ def prepared_tile(
 
 def _items(problem: ConvolutionProblem, rows: int, sizes: tuple[int, ...], device: Device) -> int:
     """Lines of results of a thread: as many as share most of their input (read off an H100: 32 sums a thread, where
-    the window moves by one), nearly divide the lines, and leave threads enough for every SM."""
+    the window moves by one; off an H200: two lines, where it moves by two), nearly divide the lines, and leave threads
+    enough for every SM."""
     mode = len(problem.batch) - 2
     moving = slide(problem, mode)
-    if moving is None or moving.step != 1:
+    if moving is None or moving.step > 2:
         return 1
     (dim,) = problem.batch[mode]
     results = math.prod(sizes[d] for run in problem.batch for d in run)
+    if moving.step == 2:
+        enough = results >= rows * 2 * LEAST_THREADS * device.sms
+        return 2 if enough and moving.scale == 1 else 1
     sums = ITEM_SUMS if moving.scale == 1 else MOST_SUMS  # of which not all taps add to each
     for items in range(min(MOST_ITEMS, sums // rows), 1, -1):
         if not moving.repeats(items):
@@ -167,7 +171,7 @@ def _lines_are_aligned(
 ) -> bool:
     """Whether vectors of A's lines begin at multiples of `width` elements, at places that the text fixes."""
     a, moving = problem.a, slide(problem, len(problem.batch) - 1)
-    if moving is None or moving.axis != len(a.axes) - 1 or moving.step != 1 or width * a.elem.bytes > 16:
+    if moving is None or moving.axis != len(a.axes) - 1 or moving.step > 2 or width * a.elem.bytes > 16:
         return False
     if moving.scale > 1:
         return False
