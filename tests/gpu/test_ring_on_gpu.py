@@ -57,11 +57,20 @@ CASES = (
 )
 """Programs, extents, and the schedule; nothing where the planner chooses a ring itself."""
 
+WITHOUT = (
+    (SOFTMAX, {"T": 301, "D": 20_000}, "cluster 1x4  threads 256"),
+    (LAYER_NORM, {"T": 301, "D": 20_003}, "cluster 1x2  threads 512"),
+    (ARGMAX, {"A": 3, "B": 70, "D": 20_004}, "cluster 1x2  threads 256"),
+    (ENTROPY, {"T": 301, "D": 60_000}, "keep reread  threads 256  items 4"),
+    (ENTROPY, {"T": 301, "D": 60_003}, "keep reread  threads 128  items 2"),
+)
+"""Rows that clusters keep in registers, and ones whose parts follow one another through a block's."""
+
 
 def sources() -> list[tuple[Source, Plan]]:
     """The kernel of every case, in their order."""
     pairs = []
-    for program, sizes, fields in CASES:
+    for program, sizes, fields in (*CASES, *WITHOUT):
         planned, source = planned_source(program, fields, **sizes)
         pairs.append((source, planned.plan))
     return pairs
@@ -70,13 +79,24 @@ def sources() -> list[tuple[Source, Plan]]:
 @pytest.fixture(scope="module", autouse=True)
 def built() -> None:
     """Every kernel, built once and in parallel; the calls then find them in the cache."""
-    build_in_turn("ring", sources, CASES)
+    build_in_turn("ring", sources, (*CASES, *WITHOUT))
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_rings_agree_with_the_reference(number: int) -> None:
     program, sizes, fields = CASES[number]
     assert schedule(program, fields, **sizes).stages > 1
+    agrees(program, sizes, fields)
+
+
+@pytest.mark.parametrize("number", range(len(WITHOUT)))
+def test_rows_without_a_ring_agree_with_the_reference(number: int) -> None:
+    program, sizes, fields = WITHOUT[number]
+    assert schedule(program, fields, **sizes).stages == 1
+    agrees(program, sizes, fields)
+
+
+def agrees(program: str, sizes: dict[str, int], fields: str) -> None:
     kernel = ucutlass.loads(text_of(program, fields))
     arguments = generate(kernel.program, sizes, "normal", seed=7, device="cuda")
 
