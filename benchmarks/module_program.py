@@ -10,6 +10,7 @@ import math
 import re
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -74,6 +75,7 @@ def planned(checked: Checked, program: ir.Program, arch: str, device: Device | N
     """Returns the program for `ucutlass.handoff.checked_of`, and what `ucutlass.tasks.built` takes of it, with
     each kernel's plan and source in place of its artefact's key. Raises ProgramError, NotServed."""
     from ucutlass import ir
+    from ucutlass.assembly import step_source
     from ucutlass.backend import source_of
     from ucutlass.frontend import plan_kernel
     from ucutlass.handoff import plan_payload, program_payload
@@ -83,19 +85,19 @@ def planned(checked: Checked, program: ir.Program, arch: str, device: Device | N
     sizes = complete(program, {})
     if isinstance(program, ir.Pipeline):
         plan = plan_pipeline(checked, program, sizes, arch, device)
-        stages = [(stage.step.kernel, stage.chosen) for stage in plan.stages]
+        stages = [
+            (partial(step_source, checked, plan.sized, stage.step), stage.chosen) for stage in plan.stages
+        ]
         orders = {buffer: list(order) for buffer, order in plan.orders.items()}
         sizes = plan.sizes
     else:
-        stages, orders = [(program, plan_kernel(checked, program, sizes, arch, device))], {}
+        chosen = plan_kernel(checked, program, sizes, arch, device)
+        stages, orders = [(partial(source_of, checked, program), chosen)], {}
     kernels = [
         None
-        if kernel is None or chosen is None
-        else {
-            "plan": plan_payload(chosen.planned),
-            "source": asdict(source_of(checked, kernel, chosen.planned)),
-        }
-        for kernel, chosen in stages
+        if chosen is None
+        else {"plan": plan_payload(chosen.planned), "source": asdict(source(chosen.planned))}
+        for source, chosen in stages
     ]
     return {"program": program_payload(checked), "sizes": list(sizes), "orders": orders, "kernels": kernels}
 

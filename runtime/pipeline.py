@@ -11,7 +11,7 @@ from ucutlass import ir
 from ucutlass.ir import TensorType
 from ucutlass.pipeline import workspace
 from ucutlass.pipeline.memory import WorkspaceLayout
-from ucutlass.pipeline.sized import SizedPipeline, Step, sized_pipeline
+from ucutlass.pipeline.sized import SizedPipeline, Step, alone, sized_pipeline, with_compiled
 from ucutlass.pipeline.streams import StreamAssignment
 from ucutlass.reference.interpreter import TORCH_FUNCTIONS
 from ucutlass.runtime.direct_launch import direct_launch, rebind
@@ -29,6 +29,7 @@ from ucutlass.runtime.launch_sequence import (
     torch_function,
 )
 from ucutlass.runtime.launch_spec import dtype_of, spec_of
+from ucutlass.runtime.verify.judge import DirectLaunch
 from ucutlass.runtime.verify.stages import StagedLaunch
 
 
@@ -61,13 +62,20 @@ def staged_launch(
 ) -> StagedLaunch:
     """Returns the pipeline's launch on its one workspace, and each step's alone, for the judge."""
     apart = [
-        None
-        if bound is None or step.kernel is None
-        else direct_launch(spec_of(step.kernel), single_launch(spec_of(step.kernel), step.sizes, bound))
+        None if bound is None else _launch_alone(pipeline_layout, step, bound)
         for step, bound in zip(pipeline_layout.steps, bounds, strict=True)
     ]
     entire = direct_launch(spec_of(pipeline_layout.pipeline), sequence_of(pipeline_layout, streams, bounds))
     return StagedLaunch(entire, pipeline_layout, tuple(apart))
+
+
+def _launch_alone(layout: SizedPipeline, step: Step, bound: BoundKernel) -> DirectLaunch:
+    if step.kernel is not None:
+        spec = spec_of(step.kernel)
+        return direct_launch(spec, single_launch(spec, step.sizes, bound))
+    pipeline = alone(layout, step)
+    single = with_compiled(sized_pipeline(pipeline, [layout.sizes[d] for d in pipeline.dims]), [True])
+    return direct_launch(spec_of(pipeline), sequence_of(single, workspace.streams_of(single), [bound]))
 
 
 def rebind_all(
@@ -76,13 +84,14 @@ def rebind_all(
     """Returns the same kernels for other extents of the pipeline, in the order of its `dims`. Raises
     ShapeError as `layout`, and LaunchError where a kernel does not serve them; some kernels only say so at
     launch."""
-    pipeline_layout = sized_pipeline(pipeline, extents)
+    sized = sized_pipeline(pipeline, extents)
     again = [
         None
-        if bound is None or step.kernel is None
-        else rebind(spec_of(step.kernel), bound, step.sizes, device)
-        for step, bound in zip(pipeline_layout.steps, bounds, strict=True)
+        if bound is None
+        else rebind(spec_of(step.kernel or alone(sized, step)), bound, step.sizes, device)
+        for step, bound in zip(sized.steps, bounds, strict=True)
     ]
+    pipeline_layout = with_compiled(sized, [bound is not None for bound in bounds])
     return staged_launch(pipeline_layout, workspace.streams_of(pipeline_layout), again)
 
 
@@ -101,9 +110,8 @@ class _StepBuilder:
     events: Mapping[int, int]
 
     def launch(self, number: int, step: Step, bound: BoundKernel) -> KernelLaunch:
-        kernel = step.kernel
-        assert kernel is not None
-        pairs = zip(kernel.params, step.stage.arguments, strict=True)
+        params = step.kernel.params if step.kernel is not None else ()
+        pairs = zip(params, step.stage.arguments, strict=step.kernel is not None)
         return KernelLaunch(
             step.name,
             bound.entry,

@@ -8,17 +8,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from ucutlass import ir
-from ucutlass.backend import Built, bind, build_kernel, build_sources, source_line, source_of
+from ucutlass.backend import Built, bind, build_kernel, build_sources, named_source, source_line, source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import NotServed
 from ucutlass.emit.dependent_launch import overlapping_source
 from ucutlass.emit.text import Source
 from ucutlass.frontend import Checked, ChosenPlan, plan_kernel
+from ucutlass.header import Titled
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show
-from ucutlass.kernels.planned import Plan
+from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.pipeline.planning import Draw, PipelinePlan, as_written, plan_pipeline
+from ucutlass.pipeline.sized import SizedPipeline, Step, call_problem
 from ucutlass.pipeline.streams import MOST_STREAMS, StreamAssignment
+from ucutlass.pipeline.workspace import pointers
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.evidence import ADOPTED
@@ -203,21 +206,18 @@ def planned_sources(
     the stages. Raises ProgramError, ShapeError and NotServed."""
     if isinstance(job.program, ir.Pipeline):
         plan = plan_pipeline(job.checked, job.program, job.sizes, arch, device, draw=job.draw)
-        kernels = [(s.step.kernel, s.chosen) for s in plan.stages]
         pairs = [
-            (_stage_source(job.checked, kernel, chosen, job.overlap), chosen.planned.plan)
-            for kernel, chosen in kernels
-            if kernel is not None and chosen is not None
+            (
+                step_source(job.checked, plan.sized, s.step, s.chosen.planned, job.overlap),
+                s.chosen.planned.plan,
+            )
+            for s in plan.stages
+            if s.chosen is not None
         ]
         return plan, pairs
     kernel = job.draw(job.program, job.sizes)
     chosen = plan_kernel(job.checked, kernel, job.sizes, arch, device)
     return chosen, [(source_of(job.checked, kernel, chosen.planned), chosen.planned.plan)]
-
-
-def _stage_source(checked: Checked, kernel: ir.Kernel, chosen: ChosenPlan, overlap: bool) -> Source:
-    source = source_of(checked, kernel, chosen.planned)
-    return overlapping_source(source) if overlap else source
 
 
 def _assembled(plan: PipelinePlan | ChosenPlan, kernels: Sequence[tuple[Source, Artifact]]) -> AnyBuilt:
@@ -227,11 +227,23 @@ def _assembled(plan: PipelinePlan | ChosenPlan, kernels: Sequence[tuple[Source, 
     rest = iter(kernels)
     return BuiltPipeline(
         plan,
-        tuple(
-            None if stage.step.kernel is None or stage.chosen is None else Built(stage.chosen, *next(rest))
-            for stage in plan.stages
-        ),
+        tuple(None if stage.chosen is None else Built(stage.chosen, *next(rest)) for stage in plan.stages),
     )
+
+
+def step_source(
+    checked: Checked, sized: SizedPipeline, step: Step, planned: Planned, overlap: bool = False
+) -> Source:
+    """Returns the stand-alone CUDA file of a step's plan, whose launch may begin while the one before it ends. Raises
+    NotServed as `source_of` does."""
+    match step.stage.call:
+        case ir.Kernel() as kernel:
+            source = source_of(checked, kernel, planned)
+        case ir.TorchCall(function):
+            problem = call_problem(step.stage, sized.buffers, sized.pipeline.dims)
+            dims = problem.dims if problem is not None else ()
+            source = named_source(checked, Titled(f"torch.{function}", dims, pointers(step)), planned)
+    return overlapping_source(source) if overlap else source
 
 
 def build_stages(
@@ -245,20 +257,16 @@ def build_stages(
     """Returns the kernels of a plan's stages; a failed build is returned in its kernel's place. Raises as
     `build_sources` does."""
     results: dict[int, Built | BuildFailure] = {}
-    kernels = [
-        (i, s.step.kernel, s.chosen)
-        for i, s in enumerate(plan.stages)
-        if s.step.kernel is not None and s.chosen is not None
-    ]
-    sources = [_stage_source(checked, kernel, chosen, overlap) for _, kernel, chosen in kernels]
+    kernels = [(i, s.step, s.chosen) for i, s in enumerate(plan.stages) if s.chosen is not None]
+    sources = [step_source(checked, plan.sized, step, chosen.planned, overlap) for _, step, chosen in kernels]
     pairs = [(source, chosen.planned.plan) for source, (_, _, chosen) in zip(sources, kernels, strict=True)]
     artifacts = build_sources(pairs, build_path=build_path, on_progress=on_progress)
-    for (i, kernel, chosen), source, artifact in zip(kernels, sources, artifacts, strict=True):
+    for (i, step, chosen), source, artifact in zip(kernels, sources, artifacts, strict=True):
         match artifact:
             case Artifact():
                 results[i] = Built(chosen, source, artifact)
             case BuildError():
-                results[i] = artifact.about(source_line(checked, kernel))
+                results[i] = artifact.about(source_line(checked, step.kernel or step.stage))
             case _:
                 results[i] = artifact
     return tuple(results.get(i) for i in range(len(plan.stages)))

@@ -21,7 +21,7 @@ from ucutlass.frontend import Checked
 from ucutlass.grammar.syntax import File
 from ucutlass.ir.elements import ELEMENTS, Element
 from ucutlass.ir.hardware import DEVICES, Device
-from ucutlass.kernels.families import FAMILIES
+from ucutlass.kernels.families import PLANS
 from ucutlass.kernels.planned import Plan, Planned
 
 T = TypeVar("T")
@@ -210,7 +210,7 @@ def _refers(number: object, hint: Any, objects: list[Any]) -> bool:
 
 @cache
 def _plans() -> tuple[type, ...]:
-    return tuple(family.plan for family in FAMILIES)
+    return PLANS
 
 
 def _name(cls: type) -> str:

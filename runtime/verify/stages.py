@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ucutlass.ir import Program
 from ucutlass.pipeline.names import outer_names
-from ucutlass.pipeline.sized import SizedPipeline, Step
+from ucutlass.pipeline.sized import SizedPipeline, Step, alone
 from ucutlass.reference import Expected, RowSample, exact_result, expect
 from ucutlass.reference.errors import CallError, UnsupportedError
 from ucutlass.reference.interpreter import Argument, run_stage, stage_arguments
@@ -196,7 +196,13 @@ def _judge_stage(
         outputs = [r.contiguous() for r in run_stage(step.stage, operands, layout.sizes)]
         return StageVerdict(step.name, torch=True), outputs
     kernel = step.kernel
-    assert kernel is not None
+    if kernel is None:
+        each = dict(zip(step.stage.arguments, operands, strict=True))
+        program, inputs = alone(layout, step), [each[name] for name in step.reads]
+        verdict, results = judge_launch(
+            program, launch, inputs, tile=tile, deterministic=deterministic, offset=offset
+        )
+        return StageVerdict(step.name, verdict.comparisons, verdict.problems), results
     own = tile
     if isinstance(tile, Mapping):
         own = {d: tile[outer] for d, outer in outer_names(layout, step).items() if outer in tile}

@@ -29,9 +29,14 @@ _LDMATRIX = re.compile(r'asm volatile\("ldmatrix\.sync\.aligned\.m8n8\.x4(\.tran
 _CALLS = {
     "uint32_t(__cvta_generic_to_shared(pointer))": "uint32_t(static_cast<uint8_t const*>(pointer) - emu::shared())",
     'asm volatile("cp.async.commit_group;" ::: "memory")': "emu::fence()",
+    'asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreadCount) : "memory")': "emu::sync_named(id, kThreadCount)",
+    'asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kThreadCount) : "memory")': (
+        "emu::arrive_named(id, kThreadCount)"
+    ),
+    "while (!load()) {\n    }": "while (!load()) emu::yield();",
     'asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory")': "emu::wait(kPending)",
 }
-"""Instructions of the multistage kernel, as the emulator has them."""
+"""Instructions of multistage kernels and of recurrent layers, as the emulator has them."""
 _ON_DEVICE = re.compile(r"#if defined\(__CUDA_ARCH__\).*?#else\n(.*?)#endif\n", re.DOTALL)
 _HOPPER = re.compile(r"// --- PTX instructions -.*?(?=// --- tiles -)", re.DOTALL)
 """What of attention's kernel holds PTX."""

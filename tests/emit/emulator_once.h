@@ -20,6 +20,15 @@ void check_global(void const* target) {
   if (at >= shared() && at < memory.data() + memory.size()) { fprintf(stderr, "global store to shared memory\n"); fault(cudaErrorInvalidAddressSpace); }
 }
 void yield() { fiber::exchange(current->context, scheduler); }
+int arrive_named(int id, int count) {
+  Named& b = named_barriers[id];
+  int const generation = b.generation;
+  if (++b.arrived == count) { b.arrived = 0; ++b.generation; }
+  return generation;
+}
+void sync_named(int id, int count) {
+  for (int const generation = arrive_named(id, count); named_barriers[id].generation == generation;) yield();
+}
 void barrier() {
   if (++at_barrier == int(fibers.size()) - ended) { at_barrier = 0; for (auto& f : fibers) f.ready = true; return; }
   current->ready = false; yield();
@@ -188,7 +197,7 @@ void start() {
 void begin_block(int threads) {
   // Where a caller launches by itself, threads stand in one line.
   unsigned const wide = int(blockDim.x * blockDim.y) == threads ? blockDim.x : unsigned(threads);
-  fibers.resize(threads); at_barrier = ended = 0; arrived.assign((threads + 31) / 32, 0);
+  fibers.resize(threads); at_barrier = ended = 0; named_barriers = {}; arrived.assign((threads + 31) / 32, 0);
   std::fill(memory.begin(), memory.end(), uint8_t(0xff)); ++blocks;
   for (int i = 0; i < threads; ++i) {
     Fiber& f = fibers[i];

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Literal
 
 import pytest
@@ -10,8 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from tests.importer.float64_check import difference
-from ucutlass.importer.graph import ImportedTensor, OperandRead, OperatorOrigin, TorchStage
-from ucutlass.importer.recurrent_steps import MOST_STEPS, is_stepwise
 
 Form = Literal["joined", "state first", "apart"]
 
@@ -54,44 +51,12 @@ def result_of(module: nn.Module, axis: int, length: int = 9) -> Any:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("form", ["joined", "state first", "apart"])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_an_unrolled_loop_is_one_kernel_called_for_each_step(
-    axis: int, form: Form, bias: bool, activation: Any
-) -> None:
+def test_an_unrolled_loop_is_one_recurrent_layer(axis: int, form: Form, bias: bool, activation: Any) -> None:
     program, wrong = result_of(Steps(form, axis, activation, bias), axis)
     assert not wrong
-    assert "torch." not in program.text and steps_called(program.text) == 9
-    assert program.text.count("dot[") == 2, "what is computed of each step is computed of all at once"
+    assert program.text.count("torch.rnn_") == 1
+    assert program.text.count("dot[") == 1, "what is computed of each step is computed of all at once"
     assert all(fate.by != "torch" for fate in program.report)
-
-
-def steps_called(text: str) -> int:
-    return len(re.findall(r"= \w+_step\(", text))
-
-
-@pytest.mark.parametrize("length", [16, 17, 35])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_states_of_more_steps_lie_side_by_side(axis: int, length: int) -> None:
-    program, wrong = result_of(Steps("apart", axis, torch.tanh), axis, length)
-    assert not wrong and steps_called(program.text) == length
-
-
-def layer(
-    steps: int = 9, width: int = 4, element: str = "f32", batch_first: bool = False, **keywords: int
-) -> bool:
-    """Returns whether a recurrent layer is written as steps."""
-    shape = (2, steps, width) if batch_first else (steps, 2, width)
-    values = {"x": ImportedTensor(shape, element), "h": ImportedTensor((1, 2, width), element)}
-    operands = tuple(OperandRead(name, ()) for name in ("x", "h"))
-    named = {"layers": 1, **({"batch_first": True} if batch_first else {}), **keywords}
-    stage = TorchStage("y", "rnn_tanh", operands, named, values["x"], OperatorOrigin("aten.rnn_tanh.input"))
-    return is_stepwise(stage, values)
-
-
-def test_what_is_more_than_steps_of_f32_is_left_to_torch() -> None:
-    assert layer() and layer(MOST_STEPS) and layer(MOST_STEPS, batch_first=True)
-    assert not layer(MOST_STEPS + 1) and not layer(MOST_STEPS + 1, batch_first=True)
-    assert not layer(width=2048) and not layer(element="bf16")
-    assert not layer(layers=2) and not layer(gives=1) and not layer(bidirectional=True)
 
 
 @pytest.mark.parametrize(
@@ -139,11 +104,8 @@ CELLS = {
 def test_a_loop_of_cells_is_one_layer(name: str) -> None:
     program, wrong = result_of(CELLS[name], 1)
     assert not wrong
-    if name.startswith("rnn"):
-        assert "torch." not in program.text and steps_called(program.text) == 9
-    else:
-        assert program.text.count(f"torch.{name.split()[0]}(") == (2 if name == "lstm" else 1)
-        assert "dot[" not in program.text
+    assert program.text.count(f"torch.{name.split()[0]}(") == (2 if name == "lstm" else 1)
+    assert "dot[" not in program.text
 
 
 def test_a_loop_stays_where_more_is_read_of_it_than_a_layer_gives() -> None:
@@ -168,7 +130,7 @@ class Unbound(nn.Module):
 
 def test_a_sequence_that_is_taken_apart_at_once_is_one() -> None:
     program, wrong = result_of(Unbound(), 0)
-    assert not wrong and steps_called(program.text) == 9 and program.text.count("dot[") == 2
+    assert not wrong and program.text.count("torch.rnn_tanh(") == 1 and program.text.count("dot[") == 1
 
 
 class Changing(Steps):
@@ -196,4 +158,4 @@ def test_steps_out_of_order_are_none() -> None:
 
 def test_a_sequence_that_is_computed_is_one() -> None:
     program, wrong = result_of(Changing("joined", 0, torch.tanh), 0)
-    assert not wrong and steps_called(program.text) == 9
+    assert not wrong and program.text.count("torch.rnn_tanh(") == 1

@@ -19,8 +19,9 @@ class Export:
     folder: Path
     contents: dict[Path, files.Content] = field(default_factory=dict)
 
-    def add(self, program: ir.Kernel, serving: Sequence[Built]) -> dict[str, Path]:
-        """Returns the files of one entry, which serves the shapes of all of these."""
+    def add(self, program: ir.Kernel | None, serving: Sequence[Built]) -> dict[str, Path]:
+        """Returns the files of one entry, which serves the shapes of all of these. That of a torch function, which has
+        no `program`, gets no header."""
         first, *others = serving
         entry = first.source.entry
         names = {
@@ -30,7 +31,10 @@ class Export:
         }
         also = [other.planned for other in others]
         self.contents[names["library"]] = first.artifact.library
-        self.contents[names["header"]] = c_header(program, first.planned, first.source, also)
+        if program is None:
+            del names["header"]
+        else:
+            self.contents[names["header"]] = c_header(program, first.planned, first.source, also)
         self.contents[names["source"]] = first.source.text
         return names
 

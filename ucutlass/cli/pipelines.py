@@ -16,6 +16,7 @@ from ucutlass.ir.schedule import show as show_schedule
 from ucutlass.pipeline.fusion import FusionCandidate, FusionChain, fusion_candidates, fusion_chains, operators
 from ucutlass.pipeline.orders import BetterOrder, better_orders, type_text
 from ucutlass.pipeline.planning import PipelinePlan, StagePlan, estimator, plan_pipeline
+from ucutlass.pipeline.sized import Step
 from ucutlass.pipeline.workspace import pointers, workspace_layout
 from ucutlass.runtime.switches import BuildPath
 from ucutlass.shapes import ShapeError
@@ -80,15 +81,24 @@ def stage_row(plan: PipelinePlan, number: int) -> dict[str, Any]:
     kernel = step.kernel
     return {
         "name": step.name,
-        "torch": kernel is None,
+        "torch": step.by_torch,
         **_kernel(stage),
-        "operators": [] if kernel is None else list(operators(kernel)),
+        "operators": _operators(step),
         "sizes": {} if kernel is None else dict(zip(kernel.dims, step.sizes, strict=True)),
         "reads": {name: buffers[name].bytes for name in tensors},
         "writes": {name: buffers[name].bytes for name in step.stage.outputs},
         "stream": turn.stream,
         "waits": [plan.stages[w].step.name for w in turn.waits],
     }
+
+
+def _operators(step: Step) -> list[str]:
+    """Returns what a kernel computes; nothing of what torch does."""
+    match step.stage.call:
+        case ir.Kernel() as kernel:
+            return list(operators(kernel))
+        case ir.TorchCall(function):
+            return [function] if step.compiled else []
 
 
 def _kernel(stage: StagePlan) -> dict[str, Any]:
@@ -286,7 +296,7 @@ def build(
 def _built_row(program: ir.Pipeline, built: BuiltPipeline, exported: Export | None) -> dict[str, Any]:
     stages = []
     for number, (stage, kernel) in enumerate(zip(built.plan.stages, built.built, strict=True)):
-        if kernel is None or stage.step.kernel is None:
+        if kernel is None:
             stages.append({"name": stage.step.name, "torch": True})
             continue
         files = {"library": kernel.artifact.library}

@@ -18,17 +18,18 @@ from ucutlass.importer.chain import ChainLink, ProgramChain, halves
 from ucutlass.importer.export import Exported, FixedValue, export_failed, exported, exported_twice
 from ucutlass.importer.graph import (
     ImportedStage,
+    ImportedTensor,
     Input,
     Node,
     Reshape,
     TensorGraph,
+    TorchStage,
     Unsupported,
     with_copied_inputs,
 )
 from ucutlass.importer.orders import channels_last
 from ucutlass.importer.parts_statistics import with_statistics_of_parts
 from ucutlass.importer.prices import NotLegal, StagePrices
-from ucutlass.importer.recurrent_steps import is_stepwise
 from ucutlass.importer.shifted_scans import with_shifted_scans
 from ucutlass.importer.short_products import with_short_products
 from ucutlass.importer.stages import NoKernelServes, cut
@@ -36,6 +37,9 @@ from ucutlass.importer.symbolic import DependsOnExtents, with_free_extents
 from ucutlass.importer.text import INLINE_STAGES, value_names, written
 from ucutlass.importer.viewed_orders import as_viewed
 from ucutlass.importer.weights import weights_ahead
+from ucutlass.ir.elements import ELEMENTS
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.kernels.families import match_call, plan_call
 from ucutlass.limits import LimitPassed
 from ucutlass.runtime import switches
 
@@ -320,9 +324,9 @@ def program_of(
     graph, stages = as_viewed(graph, stages, prices)
     graph, stages = weights_ahead(graph, stages, prices)
     torch_stages = [stage.torch for stage in stages if stage.torch is not None]
-    stepwise = [node.name for node in torch_stages if fixed and is_stepwise(node, graph.values)]
+    compiled = [node.name for node in torch_stages if fixed and _is_compiled(node, graph.values)]
     try:
-        program = written(graph, stages, name, most_bindings, stepwise)
+        program = written(graph, stages, name, most_bindings)
     except (NotLegal, Conflict, LimitPassed) as problem:
         raise TooLong(f"the program of {len(stages)} stages is refused: {problem}") from problem
     item = program.tree.items[-1]
@@ -334,9 +338,9 @@ def program_of(
         program.text,
         item.name,
         tuple(inputs),
-        _report(graph, stages, stepwise),
+        _report(graph, stages, compiled),
         len(stages),
-        len(torch_stages) - len(stepwise),
+        len(torch_stages) - len(compiled),
         written_buffers,
     )
 
@@ -345,8 +349,16 @@ def _reads(graph: TensorGraph, name: str) -> bool:
     return name in graph.results or any(o.value == name for node in graph.nodes for o in node.operands)
 
 
+def _is_compiled(stage: TorchStage, values: Mapping[str, ImportedTensor]) -> bool:
+    """Returns whether a kernel computes the torch function of a stage on Hopper."""
+    operands = [values[operand.value] for operand in stage.operands]
+    elements = [ELEMENTS[operand.element] for operand in operands]
+    problem = match_call(stage.function, stage.keywords, elements, [operand.shape for operand in operands])
+    return problem is not None and plan_call(problem, ARCHES["sm90a"]) is not None
+
+
 def _report(
-    graph: TensorGraph, stages: Sequence[ImportedStage], stepwise: Sequence[str]
+    graph: TensorGraph, stages: Sequence[ImportedStage], compiled: Sequence[str]
 ) -> tuple[OperatorFate, ...]:
     names: Mapping[str, str] = value_names(graph, stages)
     holders: dict[str, list[str]] = {}
@@ -355,7 +367,7 @@ def _report(
             holders.setdefault(node.name, []).append(names[stage.outputs[0]])
     fates: list[OperatorFate] = []
     for node in graph.nodes:
-        by = "kernel" if node.name in stepwise else _by(node)
+        by = "kernel" if node.name in compiled else _by(node)
         fate = OperatorFate(
             node.origin.operator,
             node.origin.module,

@@ -24,7 +24,6 @@ from ucutlass.importer.naming import (
     qualified_noun,
 )
 from ucutlass.importer.prices import NotLegal, checked_kernel
-from ucutlass.importer.recurrent_steps import with_steps
 from ucutlass.importer.stage import (
     Inference,
     StageWriter,
@@ -53,38 +52,25 @@ class Written:
 
 
 def written(
-    graph: TensorGraph,
-    stages: Sequence[ImportedStage],
-    name: str,
-    most_bindings: int = INLINE_STAGES,
-    stepwise: Sequence[str] = (),
+    graph: TensorGraph, stages: Sequence[ImportedStage], name: str, most_bindings: int = INLINE_STAGES
 ) -> Written:
-    """Returns the program of these stages, of which at most so many are bindings of one pipeline, and whose recurrent
-    layers of these values are written as steps. Raises NotLegal where the checker refuses it."""
+    """Returns the program of these stages, of which at most so many are bindings of one pipeline. Raises NotLegal where
+    the checker refuses it."""
     ranks = _ranks(graph)
     if len(stages) == 1 and stages[0].torch is None and stages[0].outputs == graph.results:
         return _kernel(graph, stages[0], name, ranks)
     if len(stages) <= most_bindings:
         try:
-            return _checked(
-                _with_steps(_Bindings(graph, stages, name, ranks).file(), graph, stages, stepwise)
-            )
+            return _checked(_Bindings(graph, stages, name, ranks).file())
         except (Conflict, NotLegal):
             pass
-    return _checked(_with_steps(_Calls(graph, stages, name, ranks).file(), graph, stages, stepwise))
+    return _checked(_Calls(graph, stages, name, ranks).file())
 
 
 def _ranks(graph: TensorGraph) -> dict[str, int]:
     return {i.name: 5 if i.origin == "input" else 7 for i in graph.inputs} | {
         node.name: 6 for node in graph.nodes
     }
-
-
-def _with_steps(
-    tree: syntax.File, graph: TensorGraph, stages: Sequence[ImportedStage], layers: Sequence[str]
-) -> syntax.File:
-    names = value_names(graph, stages)
-    return with_steps(tree, [names[layer] for layer in layers]) if layers else tree
 
 
 def _checked(tree: syntax.File) -> Written:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 from ucutlass import ir
+from ucutlass.ir.elements import Element
 from ucutlass.ir.hardware import Arch, Device, default_device
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.ir.traversal import find
+from ucutlass.kernels.call_family import CallFamily, CallProblem
 from ucutlass.kernels.family import Family
 from ucutlass.kernels.granularity import Granularity
 from ucutlass.kernels.planned import BY_MODEL, Plan, Planned, Resources, TileCost, Traffic
@@ -24,6 +26,14 @@ NAMES = ("convolution", "reduction", "grouped_gemm", "gemm", "attention")
 FAMILIES: tuple[Family, ...] = tuple(
     import_module(f"ucutlass.kernels.{name}.family").FAMILY for name in NAMES
 )
+
+CALL_FAMILIES: tuple[CallFamily, ...] = tuple(
+    import_module(f"ucutlass.kernels.{name}.family").FAMILY for name in ("recurrence",)
+)
+"""The families of kernels that compute torch functions."""
+
+PLANS: tuple[type, ...] = (*(f.plan for f in FAMILIES), *(f.plan for f in CALL_FAMILIES))
+"""The types of all plans."""
 
 RULES: tuple[Rule[Any], ...] = tuple(rule for family in FAMILIES for rule in family.rules)
 """The legality rules of all families."""
@@ -43,6 +53,24 @@ def match(kernel: ir.Kernel) -> object:
         if pattern is not None:
             return pattern
     raise Refused.no_family(kernel, f"a kernel with {len(find(kernel, ir.Dot))} dots")
+
+
+def match_call(
+    function: str,
+    keywords: Mapping[str, int | float],
+    elements: Sequence[Element],
+    shapes: Sequence[tuple[int, ...]],
+) -> CallProblem | None:
+    """The problem of a call of torch's function, of the first family that has one."""
+    problems = (family.match(function, keywords, elements, shapes) for family in CALL_FAMILIES)
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def plan_call(problem: CallProblem, arch: Arch, device: Device | None = None) -> Planned | None:
+    """The cheapest kernel of a call; None where torch is to compute it. Without a device the architecture's default one
+    is planned for."""
+    family = next(family for family in CALL_FAMILIES if isinstance(problem, family.problem))
+    return family.plan_problem(problem, arch, device or default_device(arch))
 
 
 def family_of(pattern: object) -> Family:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ucutlass import frontend, ir
 from ucutlass.frontend import Checked, ChosenPlan
-from ucutlass.ir.hardware import Device
+from ucutlass.ir.hardware import ARCHES, Device
+from ucutlass.kernels.families import plan_call
 from ucutlass.pipeline.orders import Orders, choose_orders, permuted
-from ucutlass.pipeline.sized import SizedPipeline, Step, sized_pipeline
+from ucutlass.pipeline.sized import SizedPipeline, Step, call_problem, sized_pipeline, with_compiled
 from ucutlass.pipeline.streams import MOST_STREAMS, StreamAssignment
 from ucutlass.pipeline.workspace import pointers, streams_of
 from ucutlass.spans import span
@@ -26,7 +27,7 @@ def as_written(kernel: ir.Kernel, _: tuple[int, ...]) -> ir.Kernel:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """A step with the plan of its kernel; None for a torch function."""
+    """A step with the plan of its kernel; None for a torch function that torch computes."""
 
     step: Step
     chosen: ChosenPlan | None
@@ -49,7 +50,7 @@ class PipelinePlan:
 
     @property
     def torch_stages(self) -> tuple[str, ...]:
-        """The names of the stages that call torch functions, which the compiler treats as opaque."""
+        """The names of the stages that torch computes, which the compiler treats as opaque."""
         return tuple(s.step.name for s in self.stages if s.chosen is None)
 
 
@@ -75,8 +76,30 @@ def plan_pipeline(
     sized = sized_pipeline(permuted(pipeline, orders), extents)
     outside = (*sized.params, *sized.results)
     alignment = dict(zip(outside, aligned or [True] * len(outside), strict=True))
-    stages = tuple(_stage(checked, step, arch, device, alignment, draw) for step in sized.steps)
-    return PipelinePlan(sized, stages, streams_of(sized, max_streams), orders)
+    stages = tuple(
+        _planned_stage(checked, step, sized, arch, device, alignment, draw) for step in sized.steps
+    )
+    planned = with_compiled(sized, [stage.chosen is not None for stage in stages])
+    return PipelinePlan(planned, stages, streams_of(planned, max_streams), orders)
+
+
+def _planned_stage(
+    checked: Checked,
+    step: Step,
+    sized: SizedPipeline,
+    arch: str,
+    device: Device | None,
+    aligned: Mapping[str, bool],
+    draw: Draw,
+) -> StagePlan:
+    call = step.stage.call
+    if isinstance(call, ir.Kernel):
+        return _stage(checked, step, arch, device, aligned, draw)
+    problem = call_problem(step.stage, sized.buffers, sized.pipeline.dims)
+    planned = None if problem is None else plan_call(problem, ARCHES[arch], device)
+    if planned is None:
+        return StagePlan(step, None)
+    return StagePlan(replace(step, compiled=True), ChosenPlan(planned, None))
 
 
 def in_order(checked: Checked, pipeline: ir.Pipeline, sizes: Sequence[int], arch: str) -> ir.Pipeline:

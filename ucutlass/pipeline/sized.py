@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ucutlass import inference, ir
-from ucutlass.ir import Kernel, Pipeline, Stage, TensorType
-from ucutlass.ir.extents import show
+from ucutlass.ir import Kernel, MemoryAxis, Pipeline, Stage, TensorType
+from ucutlass.ir.extents import Extent, Fixed, show
+from ucutlass.kernels.call_family import CallProblem
+from ucutlass.kernels.families import match_call
 from ucutlass.pipeline.copy_elision import elided_copies
 from ucutlass.shapes import MAX_ELEMENTS, ShapeError, check_requirements
 
@@ -29,13 +31,20 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A stage at concrete extents, given in the order of its kernel's `dims` (empty for a torch function).
-    `after` has the numbers of the steps that fill what this step reads."""
+    """A stage at concrete extents, given in the order of its kernel's `dims`; of a torch function they are what a
+    kernel of it takes, if there is one. `after` has the numbers of the steps that fill what this step reads.
+    `compiled`: the stage calls a torch function that a kernel of ours computes."""
 
     name: str
     stage: Stage
     sizes: tuple[int, ...]
     after: frozenset[int]
+    compiled: bool = False
+
+    @property
+    def by_torch(self) -> bool:
+        """Whether torch runs the step."""
+        return self.kernel is None and not self.compiled
 
     @property
     def kernel(self) -> Kernel | None:
@@ -103,11 +112,33 @@ def with_copies(pipeline: Pipeline, sizes: Sequence[int]) -> SizedPipeline:
     for number, stage in enumerate(pipeline.stages):
         for name in stage.outputs:
             buffers[name] = _buffer(name, types[name], named_sizes)
-        extents = stage_sizes(stage, buffers, named_sizes) if isinstance(stage.call, Kernel) else ()
+        if isinstance(stage.call, Kernel):
+            extents = stage_sizes(stage, buffers, named_sizes)
+        else:
+            problem = call_problem(stage, buffers, pipeline.dims)
+            extents = problem.sizes if problem is not None else ()
         needs = frozenset(filled[a] for a in stage.arguments if isinstance(a, str) and a in filled)
         steps.append(Step(stage_name(stage), stage, extents, needs))
         filled |= dict.fromkeys(stage.outputs, number)
     return SizedPipeline(pipeline, named_sizes, tuple(steps), buffers)
+
+
+def alone(sized: SizedPipeline, step: Step) -> Pipeline:
+    """Returns a pipeline of one step, whose parameters are the tensors that it reads, each once."""
+    tensors = [sized.buffers[name] for name in step.reads if name in sized.buffers]
+    results = tuple((name, sized.buffers[name].type) for name in step.stage.outputs)
+    types = [t.type for t in tensors] + [kind for _, kind in results]
+    names = {name for kind in types for name in kind.dims}
+    dims = {name: extent for name, extent in sized.pipeline.dims.items() if name in names}
+    params = tuple(ir.ParamDecl(t.name, t.type) for t in tensors)
+    return Pipeline(step.name, dims, params, results, (), (step.stage,))
+
+
+def with_compiled(sized: SizedPipeline, has_kernel: Sequence[bool]) -> SizedPipeline:
+    """Returns the pipeline with what each step is launched as; `has_kernel` says by step whether a kernel of ours
+    computes it."""
+    pairs = zip(sized.steps, has_kernel, strict=True)
+    return replace(sized, steps=tuple(replace(s, compiled=s.kernel is None and own) for s, own in pairs))
 
 
 def _tensors(pipeline: Pipeline) -> frozenset[str]:
@@ -130,6 +161,26 @@ def _buffer(name: str, type_: TensorType, sizes: Mapping[str, int]) -> Buffer:
 
 
 # --- a stage's extents -----------------------------------------------------------
+
+
+def call_problem(
+    stage: Stage, buffers: Mapping[str, Buffer], dims: Mapping[str, Extent]
+) -> CallProblem | None:
+    """Returns the problem of a stage that calls a torch function for which there are kernels, where its extents are those
+    of every call; None of another stage."""
+    if not isinstance(stage.call, ir.TorchCall):
+        return None
+    tensors = [buffers[a] for a in stage.arguments if isinstance(a, str) and a in buffers]
+    if not all(_is_fixed(axis, dims) for tensor in tensors for axis in tensor.type.axes):
+        return None
+    call = stage.call
+    elements, shapes = [t.type.elem for t in tensors], [t.shape for t in tensors]
+    return match_call(call.function, dict(call.keywords), elements, shapes)
+
+
+def _is_fixed(axis: MemoryAxis, dims: Mapping[str, Extent]) -> bool:
+    extents = [dims[d] for d in axis.dims] or [axis.extent]
+    return all(isinstance(extent, Fixed) for extent in extents)
 
 
 def stage_sizes(stage: Stage, buffers: Mapping[str, Buffer], around: Mapping[str, int]) -> tuple[int, ...]:

@@ -14,16 +14,14 @@ from ucutlass.pipeline.streams import MOST_STREAMS, StreamAssignment, assign_str
 
 def streams_of(sized: SizedPipeline, max_streams: int = MOST_STREAMS) -> StreamAssignment:
     """Returns the streams of a pipeline's steps; torch functions run on the caller's stream."""
-    return assign_streams(
-        [s.after for s in sized.steps], [s.kernel is None for s in sized.steps], max_streams
-    )
+    return assign_streams([s.after for s in sized.steps], [s.by_torch for s in sized.steps], max_streams)
 
 
 def pointers(step: Step) -> tuple[str, ...]:
     """Returns the buffers behind a kernel's pointer array: its tensor parameters, then its results."""
     call = step.stage.call
     if not isinstance(call, ir.Kernel):
-        return (*step.reads, *step.stage.outputs)
+        return (*(a for a in step.stage.arguments if isinstance(a, str)), *step.stage.outputs)
     inputs = [
         argument
         for decl, argument in zip(call.params, step.stage.arguments, strict=True)
@@ -40,7 +38,7 @@ def scratch(number: int) -> str:
 def held_by_torch(sized: SizedPipeline) -> frozenset[str]:
     """Returns the intermediate buffers that torch functions fill: torch allocates these, not the
     workspace."""
-    filled = {name for step in sized.steps if step.kernel is None for name in step.stage.outputs}
+    filled = {name for step in sized.steps if step.by_torch for name in step.stage.outputs}
     return frozenset(filled & set(sized.intermediates))
 
 

@@ -30,6 +30,7 @@ from ucutlass.reference.named_tensor import Named, from_memory, to_memory
 from ucutlass.reference.radius import Bounded, bounded, extremes, finite
 from ucutlass.reference.rounding import FORMATS, cast, outer_dtype
 from ucutlass.spans import span
+from ucutlass.torch_functions import RECURRENCES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,6 +189,8 @@ def _stage(
     if isinstance(stage.call, Kernel):
         return _kernel(stage.call, arguments, radii, sizes)
     (result,) = run_stage(stage, arguments, sizes)
+    if stage.call.function in RECURRENCES and all(r is None for r in radii):
+        return [_recurrence(stage.call, stage.outputs[0], arguments, result)]
     exact = exact_result(stage.outputs[0], stage.call.result, result)
     if all(r is None for r in radii):
         return [exact]
@@ -202,6 +205,22 @@ def _radius_of(stored: Expected) -> Tensor | None:
     for mask in (stored.overflows, stored.free):
         bound = bound if mask is None else bound.masked_fill(mask, torch.inf)
     return bound if bool((bound != 0).any()) else None
+
+
+TIMES_TORCH = 4
+"""How far a recurrence may be from the exact one, in errors of torch's own evaluation."""
+
+
+def _recurrence(call: TorchCall, name: str, arguments: Sequence[Argument], result: Tensor) -> Expected:
+    """Returns the result of recurrent layers in float64. A bound of the worst case grows with every step until it says
+    nothing, so that `TIMES_TORCH` of the largest error of `result`, torch's in the element type, stand for it."""
+    wide = [a.to(torch.float64) if isinstance(a, Tensor) else a for a in arguments]
+    exact = TORCH_FUNCTIONS[call.function](*wide, **dict(call.keywords))
+    rounding = 2.0 ** -FORMATS[call.result.elem.name].precision * exact.abs()
+    errors = torch.maximum((result.to(torch.float64) - exact).abs(), rounding)
+    largest = errors.nan_to_num(0.0, 0.0, 0.0).max() if errors.numel() else errors.new_zeros(())
+    stored = exact_result(name, call.result, exact)
+    return replace(stored, bound=torch.full_like(exact, TIMES_TORCH * float(largest)))
 
 
 MOVES = frozenset({"diag", "flip", "roll", "tril", "triu"})

@@ -5,7 +5,8 @@ Where these arrive nothing is planned or built again, so no compiler is needed w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ucutlass.runtime.errors import CacheError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ucutlass.api import LoadedKernel, LoadedPipeline
     from ucutlass.assembly import AnyBuilt, BuiltPipeline
     from ucutlass.backend import Built
+    from ucutlass.emit import Source
     from ucutlass.frontend import Checked
     from ucutlass.kernels.planned import Planned
     from ucutlass.runtime.build import Artifact
@@ -84,7 +86,13 @@ def _kernel(checked: Checked, kernel: ir.Kernel, payload: Mapping[str, Any]) -> 
 def built_kernel(checked: Checked, program: ir.Kernel, payload: Mapping[str, Any]) -> Built:
     """Returns the built kernel of a `kernel_payload`, from this process's cache; its `adopted` is a source that
     was written by hand. Raises as `loaded_built`."""
-    from ucutlass.backend import Built, source_of
+    from ucutlass.backend import source_of
+
+    return _built(lambda planned: source_of(checked, program, planned), payload)
+
+
+def _built(source_of_plan: Callable[[Planned], Source], payload: Mapping[str, Any]) -> Built:
+    from ucutlass.backend import Built
     from ucutlass.frontend import ChosenPlan
     from ucutlass.handoff import planned_of
 
@@ -95,23 +103,25 @@ def built_kernel(checked: Checked, program: ir.Kernel, payload: Mapping[str, Any
 
         source = checked_source(payload["adopted"].encode(), artifact.arch)
         return Built(ChosenPlan(planned, None), source, artifact, adopted=True)
-    return Built(ChosenPlan(planned, None), source_of(checked, program, planned), artifact)
+    return Built(ChosenPlan(planned, None), source_of_plan(planned), artifact)
 
 
 def _pipeline(checked: Checked, pipeline: ir.Pipeline, payload: Mapping[str, Any]) -> BuiltPipeline:
     """Lays out the pipeline around kernels that are planned and built: its extents, orders and streams follow
     from the program."""
-    from ucutlass.assembly import BuiltPipeline
+    from ucutlass.assembly import BuiltPipeline, step_source
     from ucutlass.pipeline.orders import permuted
     from ucutlass.pipeline.planning import PipelinePlan, StagePlan
-    from ucutlass.pipeline.sized import sized_pipeline
+    from ucutlass.pipeline.sized import sized_pipeline, with_compiled
     from ucutlass.pipeline.workspace import streams_of
 
     orders = {buffer: tuple(order) for buffer, order in payload["orders"].items()}
-    sized = sized_pipeline(permuted(pipeline, orders), tuple(payload["sizes"]))
+    kernels = payload["kernels"]
+    steps = sized_pipeline(permuted(pipeline, orders), tuple(payload["sizes"]))
+    sized = with_compiled(steps, [kernel is not None for kernel in kernels])
     built = tuple(
-        None if kernel is None or step.kernel is None else built_kernel(checked, step.kernel, kernel)
-        for step, kernel in zip(sized.steps, payload["kernels"], strict=True)
+        None if kernel is None else _built(partial(step_source, checked, sized, step), kernel)
+        for step, kernel in zip(sized.steps, kernels, strict=True)
     )
     stages = tuple(
         StagePlan(step, None if kernel is None else kernel.chosen)

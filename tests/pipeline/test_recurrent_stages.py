@@ -1,0 +1,77 @@
+"""Calls of torch's recurrent layers that a kernel computes, and those that are left to torch."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ucutlass import frontend, ir
+from ucutlass.assembly import ProgramAtSizes, planned_sources
+from ucutlass.handoff import plan_payload, planned_of
+from ucutlass.kernels.recurrence.plan import RecurrentPlan
+from ucutlass.pipeline.planning import PipelinePlan, plan_pipeline
+from ucutlass.pipeline.workspace import held_by_torch, pointers
+from ucutlass.shapes import complete
+
+GRU = """
+pipeline layers(
+  x: f32[L{steps}, B=3, D=24], h: f32[N=2, B, E=48],
+  w0: f32[G=144, D], u0: f32[G, E], a0: f32[G], b0: f32[G],
+  w1: f32[G, E], u1: f32[G, E], a1: f32[G], b1: f32[G]
+) -> f32[B, E] {{
+  y: f32[L, B, E] = torch.gru(x, h, w0, u0, a0, b0, w1, u1, a1, b1, layers=2)
+  return max[L](y)
+}}
+"""
+
+
+def planned(text: str, **sizes: int) -> PipelinePlan:
+    checked = frontend.read_text(text)
+    (pipeline,) = checked.module.programs
+    assert isinstance(pipeline, ir.Pipeline)
+    return plan_pipeline(checked, pipeline, complete(pipeline, sizes), "sm90a")
+
+
+def test_layers_of_fixed_extents_are_one_kernel() -> None:
+    plan = planned(GRU.format(steps="=17"))
+    layers = plan.stages[0]
+    assert layers.chosen is not None and isinstance(layers.chosen.planned.plan, RecurrentPlan)
+    assert plan.torch_stages == () and not held_by_torch(plan.sized)
+    assert plan.sized.steps[0].sizes == (17, 3, 24, 48)
+    assert pointers(plan.sized.steps[0]) == (*"xh", "w0", "u0", "a0", "b0", "w1", "u1", "a1", "b1", "y")
+
+
+def test_layers_whose_extents_a_call_decides_are_torchs() -> None:
+    plan = planned(GRU.format(steps=""), L=17)
+    assert plan.torch_stages == ("y = torch.gru",) and held_by_torch(plan.sized) == {"y"}
+
+
+def test_layers_of_16_bits_are_torchs() -> None:
+    plan = planned(GRU.format(steps="=17").replace("f32", "f16"))
+    assert plan.torch_stages == ("y = torch.gru",)
+
+
+def test_a_tensor_that_stands_twice_is_two_pointers() -> None:
+    text = GRU.format(steps="=17").replace("a0: f32[G], ", "").replace(", a0,", ", b0,")
+    assert pointers(planned(text).sized.steps[0])[4:6] == ("b0", "b0")
+
+
+def test_the_source_names_the_tensors_and_another_process_reads_the_plan() -> None:
+    checked = frontend.read_text(GRU.format(steps="=17"))
+    (pipeline,) = checked.module.programs
+    job = ProgramAtSizes(checked, pipeline, complete(pipeline, {}))
+    plan, pairs = planned_sources(job, "sm90a", None)
+    assert isinstance(plan, PipelinePlan) and len(pairs) == 2
+    assert "0: x, 1: h, 2: w0" in pairs[0][0].text and "Kernel torch.gru" in pairs[0][0].text
+    chosen = plan.stages[0].chosen
+    assert chosen is not None
+    assert planned_of(json.loads(json.dumps(plan_payload(chosen.planned)))) == chosen.planned
+
+
+@pytest.mark.parametrize("arch", ["sm80", "sm90a"])
+def test_every_architecture_has_a_plan(arch: str) -> None:
+    checked = frontend.read_text(GRU.format(steps="=17"))
+    (pipeline,) = checked.module.programs
+    assert isinstance(pipeline, ir.Pipeline)
+    assert plan_pipeline(checked, pipeline, complete(pipeline, {}), arch).torch_stages == ()

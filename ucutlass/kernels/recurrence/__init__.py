@@ -1,0 +1,1 @@
+"""Recurrent layers: all steps of all layers in one launch."""
