@@ -149,7 +149,7 @@ def test_who_would_lead_is_confirmed_and_who_would_not_is_not() -> None:
         confirmed.append(subject.checked.source)
         return TimedOutcome(1e-5, 2.0, 1.9, 2.1, records=("a", "b"))
 
-    near = SLOWER.replace("64x64x64", "128x64x64")
+    near = SLOWER.replace("64x64x64", "128x32x64")
     live = bench([took(2e-5), took(1.1e-5), took(1e-5 * LEADS), took(9e-6)], agreed)
     best = SLOWER.replace("64x64x64", "128x128x64")
     state = session_of(live, [SLOWER, near, best])

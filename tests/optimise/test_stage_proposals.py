@@ -248,7 +248,7 @@ def with_block(text: str, block: str) -> str:
     return f"{text.removesuffix('}' + chr(10))}  {block}\n}}\n"
 
 
-H_BLOCK, R_BLOCK = "schedule sm90a for h { tile 128x64x64 }", "schedule sm90a for return { vector 4 }"
+H_BLOCK, R_BLOCK = "schedule sm90a for h { tile 64x64x64 }", "schedule sm90a for return { vector 4 }"
 
 
 def test_what_a_candidate_gains_on_its_parent_is_the_changed_stages() -> None:
