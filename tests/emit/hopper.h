@@ -143,12 +143,13 @@ inline uint32_t cast_smem_ptr_to_uint(void const* p) { return hopper::offset(p);
 inline void tma_store_fence() {}
 inline void tma_store_arrive() {}
 template <int N> void tma_store_wait() {}
-struct SM90_TMA_LOAD_3D { static void copy(TmaDescriptor const* d, uint64_t* b, uint64_t, void* s, int x, int y, int z) { hopper::load(d, b, 1u << hopper::current->rank, s, x, y, z); } };
-struct SM90_TMA_LOAD_MULTICAST_3D { static void copy(TmaDescriptor const* d, uint64_t* b, uint16_t mask, uint64_t, void* s, int x, int y, int z) { hopper::load(d, b, mask, s, x, y, z); } };
-struct SM90_TMA_STORE_3D { static void copy(TmaDescriptor const* d, void const* s, int x, int y, int z) { int const c[3] = {x, y, z}; hopper::box(hopper::map(d), hopper::offset(s), hopper::current->rank, c, false); } };
+struct SM90_TMA_LOAD_3D { static void copy(void const* d, uint64_t* b, uint64_t, void* s, int x, int y, int z) { hopper::load(d, b, 1u << hopper::current->rank, s, x, y, z); } };
+struct SM90_TMA_LOAD_MULTICAST_3D { static void copy(void const* d, uint64_t* b, uint16_t mask, uint64_t, void* s, int x, int y, int z) { hopper::load(d, b, mask, s, x, y, z); } };
+struct SM90_TMA_STORE_3D { static void copy(void const* d, void const* s, int x, int y, int z) { int const c[3] = {x, y, z}; hopper::box(hopper::map(d), hopper::offset(s), hopper::current->rank, c, false); } };
 }  // namespace cute
 namespace cutlass::arch {
 struct ClusterBarrier {
+  using ValueType = uint64_t;
   static void init(uint64_t const* p, int count) { hopper::at(p, hopper::current->rank) = {0, uint16_t(count), uint8_t(count), 0}; }
   static void wait(uint64_t const* p, uint32_t parity) { while (hopper::at(p, hopper::current->rank).phase == parity) hopper::yield(); }
   static void arrive(uint64_t const* p) { arrive(p, hopper::current->rank, true); }
