@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -11,9 +12,20 @@ LAYER_PARAMETERS = (4, 2)
 """Weights of one direction of one layer: with biases, and without."""
 
 
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+
+
 def recurrence(name: str, states: int) -> Callable[..., Tensor]:
     """Returns `torch.NAME` of x, `states` initial states and the weights in torch's order. `gives` is the
-    number of its result: the outputs of all steps, then the last states."""
+    number of its result: the outputs of all steps, then the last states. cuDNN's layers multiply without TF32, whose
+    errors grow from step to step."""
 
     def layer(
         x: Tensor,
@@ -28,7 +40,10 @@ def recurrence(name: str, states: int) -> Callable[..., Tensor]:
         biased = len(weights) == runs * LAYER_PARAMETERS[0]
         state = initial if states > 1 else initial[0]
         function = getattr(torch, name)
-        results = function(x, state, list(weights), biased, layers, 0.0, False, bidirectional, batch_first)
+        with _without_tf32():
+            results = function(
+                x, state, list(weights), biased, layers, 0.0, False, bidirectional, batch_first
+            )
         result: Tensor = results[gives]
         return result
 
