@@ -22,12 +22,14 @@ from ucutlass.ir import (
     Read,
     Stage,
     TensorType,
+    TorchCall,
     Value,
 )
 from ucutlass.ir.extents import Fixed
 from ucutlass.ir.traversal import walk
 from ucutlass.pipeline.names import stage_names
 from ucutlass.reference.binding import shape_of
+from ucutlass.torch_functions import RECURRENCES
 
 
 def fan_in(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -38,9 +40,13 @@ def fan_in(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
         return {}
     lengths: dict[str, int] = {}
     for stage in program.stages:
-        if isinstance(stage.call, Kernel):
-            for name, length in _of_stage(program, stage, stage.call, sizes):
-                lengths.setdefault(name, length)
+        match stage.call:
+            case Kernel() as kernel:
+                pairs = _of_stage(program, stage, kernel, sizes)
+            case TorchCall(function):
+                pairs = _of_layers(program, stage, sizes) if function in RECURRENCES else iter(())
+        for name, count in pairs:
+            lengths.setdefault(name, count)
     return lengths
 
 
@@ -57,6 +63,14 @@ def _of_stage(
                 continue
             yield name, _length(program, stage, kernel, index, types[name], node.over, sizes)  # type: ignore[arg-type]
             break
+
+
+def _of_layers(program: Pipeline, stage: Stage, sizes: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """Yields the weights of recurrent layers, which are their tensors of two axes. Larger ones would make states that
+    no two evaluations agree on after some hundred steps."""
+    for param in program.params:
+        if param.name in stage.arguments and isinstance(param.type, TensorType) and len(param.type.axes) == 2:
+            yield param.name, shape_of(param.type, sizes)[-1]
 
 
 def _parameter(value: Value) -> int | None:

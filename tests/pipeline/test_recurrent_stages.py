@@ -12,6 +12,7 @@ from ucutlass.handoff import plan_payload, planned_of
 from ucutlass.kernels.recurrence.plan import RecurrentPlan
 from ucutlass.pipeline.planning import PipelinePlan, plan_pipeline
 from ucutlass.pipeline.workspace import held_by_torch, pointers
+from ucutlass.runtime.fan_in import fan_in
 from ucutlass.shapes import complete
 
 GRU = """
@@ -75,3 +76,12 @@ def test_every_architecture_has_a_plan(arch: str) -> None:
     (pipeline,) = checked.module.programs
     assert isinstance(pipeline, ir.Pipeline)
     assert plan_pipeline(checked, pipeline, complete(pipeline, {}), arch).torch_stages == ()
+
+
+def test_weights_of_layers_are_drawn_as_small_as_their_sums_are_long() -> None:
+    (pipeline,) = frontend.read_text(GRU.format(steps="=17")).module.programs
+    assert fan_in(pipeline, sizes_by_name(pipeline)) == {"w0": 24, **dict.fromkeys(("u0", "w1", "u1"), 48)}
+
+
+def sizes_by_name(program: ir.Program) -> dict[str, int]:
+    return dict(zip(program.dims, complete(program, {}), strict=True))
