@@ -108,8 +108,8 @@ def entry(library: Path, name: str) -> Any:
 def translated(text: str) -> str:
     """The kernel's source for the host: its inline PTX and its shared memory replaced."""
     text = _COPY_ASYNC.sub(
-        "__device__ void copy_async(void* target, void const* source, int valid) {\n"
-        "  emu::copy_async<kBytes>(target, source, valid);\n}\n",
+        "__device__ void copy_async(void* target, void const* source, int valid, bool copies = true) {\n"
+        "  if (copies) emu::copy_async<kBytes>(target, source, valid);\n}\n",
         text,
     )
     text = _HOPPER.sub(_hopper, _RING.sub('#include "emulator_ring.h"\n\n', text))
