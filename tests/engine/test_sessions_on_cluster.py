@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 
 pytest.importorskip("distributed")
 
-TILES = ("64x64x64", "128x64x64", "128x128x64", "128x256x64", "256x128x64")
+TILES = ("64x64x64", "128x32x64", "128x128x64", "128x256x64", "256x128x64")
 TABLE = table() | {"attempt": TaskEntry("engine_fakes:trial", "gpu", "warm")}
 SETTINGS = SessionSettings("flat", budget=Budget(len(TILES)), stop=StopRule(None, None), advice="none")
 
