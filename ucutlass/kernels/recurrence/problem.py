@@ -68,18 +68,6 @@ class RecurrentProblem:
     def pointers(self) -> int:
         return 1 + self.states + self.weights + 1
 
-    @property
-    def widest(self) -> int:
-        """The longest vector that a layer reads of each step."""
-        return max(self.input, self.directions * self.hidden) if self.layers > 1 else self.input
-
-    @property
-    def products(self) -> int:
-        """Multiply-adds of the call."""
-        inputs = self.input + (self.layers - 1) * self.directions * self.hidden
-        depth = inputs + self.layers * self.hidden
-        return self.steps * self.batch * self.directions * self.gates * self.hidden * depth
-
 
 def problem_of(
     function: str,
