@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 import torch.nn.functional as F
 
-from tests.importer.drawn_modules import Apply, Draft, Maker, Step, broadcasts, chosen
+from tests.importer.drawn_modules import Apply, Draft, Maker, Step, chosen
 
 UNARY: Mapping[str, Apply] = {
     "abs": torch.abs,
@@ -205,7 +205,7 @@ def _test(d: Draft, i: int) -> Step:
 
 def _two(d: Draft, i: int, table: Mapping[str, Callable[..., torch.Tensor]]) -> Step | None:
     v = d.values[i]
-    j = d.pick(d.others(lambda o: o.is_floating_point() and broadcasts(v, o)))
+    j = d.pick(d.others(lambda o: o.is_floating_point() and d.broadcasts(v, o)))
     name = d.pick(sorted(table))
     return Step(name, (i, j), (), lambda vs, m: table[name](vs[i], vs[j]))
 
@@ -221,7 +221,7 @@ def _comparison(d: Draft, i: int) -> Step | None:
 def _masked(d: Draft, i: int) -> Step | None:
     """A value with a bool or a whole number among the values so far."""
     v = d.values[i]
-    others = d.others(lambda o: not o.is_floating_point() and broadcasts(v, o))
+    others = d.others(lambda o: not o.is_floating_point() and d.broadcasts(v, o))
     if not others:
         return None
     j = d.pick(others)
@@ -259,7 +259,7 @@ def _other_unary(d: Draft, i: int) -> Step:
 
 def _other_binary(d: Draft, i: int) -> Step | None:
     v = d.values[i]
-    j = d.pick(d.others(lambda o: o.dtype is v.dtype and broadcasts(v, o)))
+    j = d.pick(d.others(lambda o: o.dtype is v.dtype and d.broadcasts(v, o)))
     bools: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
         "and": torch.bitwise_and,
         "or": torch.bitwise_or,

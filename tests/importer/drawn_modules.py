@@ -15,8 +15,22 @@ from torch import nn
 Pick = Callable[[Sequence[Any]], Any]
 """Chooses one of several values, as a random number or a shrinking test does."""
 
-MOST_ELEMENTS = 1500
 MOST_AXES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The extents that inputs are drawn from, and the most elements that a value may have."""
+
+    extents: tuple[int, ...]
+    elements: int
+
+
+SMALL = Size((1, 2, 3, 4, 6), 1500)
+"""What a float64 reference computes at once."""
+
+SEVERAL_TILES = Size((1, 2, 3, 7, 16, 31, 64, 100, 129, 200), 2_000_000)
+"""Whole and partial tiles of a kernel, aligned and not."""
 
 
 @dataclass(eq=False)
@@ -97,6 +111,14 @@ class Draft:
     pick: Pick
     values: list[torch.Tensor]
     state: State
+    size: Size = SMALL
+
+    def broadcasts(self, a: torch.Tensor, b: torch.Tensor) -> bool:
+        """Returns whether two tensors broadcast to one that is not too large."""
+        rank = max(a.dim(), b.dim())
+        wide = [(1,) * (rank - t.dim()) + tuple(t.shape) for t in (a, b)]
+        fits = all(1 in (m, n) or m == n for m, n in zip(*wide, strict=True))
+        return fits and math.prod(max(pair) for pair in zip(*wide, strict=True)) <= self.size.elements
 
     def others(self, accepts: Callable[[torch.Tensor], bool]) -> list[int]:
         return [j for j, other in enumerate(self.values) if accepts(other)]
@@ -125,15 +147,14 @@ def makers() -> tuple[Mapping[str, Maker], Mapping[str, Maker]]:
     return floats, {**drawn_elements.OTHERS, **drawn_moves.OTHERS, **drawn_reductions.OTHERS}
 
 
-EXTENTS = (1, 2, 3, 4, 6)
-
-
-def draw(pick: Pick, steps: int, more: Mapping[str, Maker] = MappingProxyType({})) -> tuple[Plan, State]:
+def draw(
+    pick: Pick, steps: int, more: Mapping[str, Maker] = MappingProxyType({}), size: Size = SMALL
+) -> tuple[Plan, State]:
     """Returns a plan and its weights; `more` are further makers of steps of floating values."""
     state = State()
 
     def shape() -> list[int]:
-        return [pick(EXTENTS) for _ in range(pick([1, 2, 3, 4]))]
+        return [pick(size.extents) for _ in range(pick([1, 2, 3, 4]))]
 
     x = state.normal(*shape())
     y = state.normal(*(x.shape if pick([True, False]) else shape()))
@@ -149,7 +170,7 @@ def draw(pick: Pick, steps: int, more: Mapping[str, Maker] = MappingProxyType({}
     for _ in range(steps):
         i = pick(list(range(len(values)))[-3:])
         table = floats if values[i].is_floating_point() else others
-        step = table[pick(sorted(table))](Draft(pick, values, state), i)
+        step = table[pick(sorted(table))](Draft(pick, values, state, size), i)
         if step is None:
             continue
         module = DrawnModule(plan, state).eval()
@@ -159,7 +180,7 @@ def draw(pick: Pick, steps: int, more: Mapping[str, Maker] = MappingProxyType({}
                 value = step.apply(values, module)
         except (RuntimeError, ValueError, IndexError, NotImplementedError):
             continue  # PyTorch refuses these shapes or types
-        if value.numel() == 0 or value.numel() > MOST_ELEMENTS or value.dim() > MOST_AXES:
+        if value.numel() == 0 or value.numel() > size.elements or value.dim() > MOST_AXES:
             continue
         plan.steps.append(step)
         values.append(value)
@@ -168,11 +189,3 @@ def draw(pick: Pick, steps: int, more: Mapping[str, Maker] = MappingProxyType({}
     if last > 2 and pick([False, False, True]):
         plan.results.append(pick(range(2, last)))
     return plan, state
-
-
-def broadcasts(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Returns whether two tensors broadcast to one that is not too large."""
-    rank = max(a.dim(), b.dim())
-    wide = [(1,) * (rank - t.dim()) + tuple(t.shape) for t in (a, b)]
-    fits = all(1 in (m, n) or m == n for m, n in zip(*wide, strict=True))
-    return fits and math.prod(max(pair) for pair in zip(*wide, strict=True)) <= MOST_ELEMENTS

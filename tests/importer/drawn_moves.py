@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from tests.importer.drawn_modules import Apply, Draft, Maker, Pick, Step, broadcasts, chosen
+from tests.importer.drawn_modules import Apply, Draft, Maker, Pick, Step, chosen
 
 
 def factors(n: int, pick: Pick) -> list[int]:
@@ -177,7 +177,7 @@ def _written(d: Draft, i: int) -> Step | None:
     low = pick(range(n))
     high = pick(range(low + 1, n + 1))
     j = pick(
-        d.others(lambda o: o.dtype is v.dtype and o.dim() <= v.dim() and broadcasts(v, o) and _within(o, v))
+        d.others(lambda o: o.dtype is v.dtype and o.dim() <= v.dim() and d.broadcasts(v, o) and _within(o, v))
     )
 
     def filled(t: torch.Tensor, o: torch.Tensor) -> torch.Tensor:
