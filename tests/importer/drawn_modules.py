@@ -154,7 +154,10 @@ def draw(
     state = State()
 
     def shape() -> list[int]:
-        return [pick(size.extents) for _ in range(pick([1, 2, 3, 4]))]
+        extents: list[int] = []
+        for _ in range(pick([1, 2, 3, 4])):
+            extents.append(pick([n for n in size.extents if n * math.prod(extents) <= size.elements]))
+        return extents
 
     x = state.normal(*shape())
     y = state.normal(*(x.shape if pick([True, False]) else shape()))

@@ -506,3 +506,9 @@ def test_a_reduction_is_a_stage_of_its_own_where_that_is_quicker(
     module: nn.Module, x: tuple[int, ...], count: int
 ) -> None:
     assert imported(module, (torch.randn(x),))[0].stages == count
+
+
+def test_constants_are_taken_to_the_device_of_a_call() -> None:
+    program = from_torch(Function(lambda x: x[:, [0, 2]] * torch.tensor([1.0, 2.0])), torch.randn(4, 3))
+    arguments = program.arguments(torch.empty(4, 3, device="meta"))
+    assert len(arguments) == 3 and {t.device.type for t in arguments} == {"meta"}

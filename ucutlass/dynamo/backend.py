@@ -32,6 +32,7 @@ from ucutlass.dynamo.choice import (
 )
 from ucutlass.dynamo.fallback import say
 from ucutlass.dynamo.fallback_process import StartFallback, portable, started
+from ucutlass.dynamo.host_constants import move_host_constants
 from ucutlass.dynamo.options import CompileOptions, options_of
 from ucutlass.dynamo.partition import NO_WORK, Division, divide, division_of, rest, without_empty_operands
 from ucutlass.dynamo.records import Records, division_from, division_record, key_of
@@ -441,8 +442,9 @@ def named(graph: fx.GraphModule, names: Sequence[str]) -> None:
         node.meta[NAME] = re.sub(r"__+", "_", words).strip("_") or node.name
 
 
-def simplify(graph: fx.GraphModule) -> None:
+def simplify(graph: fx.GraphModule, devices: Collection[str]) -> None:
     """Takes out of a graph what only stands in the way of programs, in place."""
+    move_host_constants(graph, devices)
     without_strided_views(graph)
     without_empty_operands(graph)
     graph.graph.eliminate_dead_code()
@@ -453,7 +455,7 @@ def divided_graph(
 ) -> tuple[Division, BackgroundBuilds | None, LateBoxed]:
     """Divides a graph of AOTAutograd in place, starts to build its kernels, and returns it as a function that is
     finished once they are built; without `wait` also what builds them. Raises FallbackNeeded."""
-    simplify(graph)
+    simplify(graph, hooks.devices)
     division = remembered(graph, hooks.devices, Records.from_switches())
     reasons = divide(graph, division, hooks.devices)
     outside = tuple(

@@ -187,7 +187,7 @@ def _trace(
         from torch._functorch._aot_autograd.utils import make_boxed_func
 
         named(graph, names)
-        simplify(graph)
+        simplify(graph, devices)
         graph.recompile()
         own = _TracedGraph(graph, remembered(graph, devices, Records.from_switches()), devices)
         traced.append(own)

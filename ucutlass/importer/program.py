@@ -90,6 +90,7 @@ class ImportedProgram:
         own = {i.name for i in export.graph.inputs}
         inputs = {i.name: i for program in texts for i in program.inputs if i.name in own}
         self.inputs = tuple(inputs.values())
+        self._constants: dict[tuple[str, torch.device], torch.Tensor] = {}
 
     @property
     def parameters(self) -> dict[str, torch.Tensor]:
@@ -154,8 +155,22 @@ class ImportedProgram:
                 shape = tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
                 raise WrongCall(f"the module was imported for {name} of {self._shape(name)}, not {shape}")
             input_leaves[name] = leaf
-        tensors = [input_leaves[i.name] if i.origin == "input" else self._state(i) for i in self.inputs]
-        return [t.detach().contiguous() for t in tensors]
+        tensors = {
+            i.name: input_leaves[i.name] if i.origin == "input" else self._state(i) for i in self.inputs
+        }
+        # Export makes a list that indexes a tensor on the CPU, wherever that tensor is.
+        device = next((tensors[i.name].device for i in self.inputs if i.origin != "constant"), None)
+        for i in self.inputs:
+            if i.origin == "constant" and device is not None:
+                tensors[i.name] = self._constant(i, device)
+        return [t.detach().contiguous() for t in tensors.values()]
+
+    def _constant(self, source: Input, device: torch.device) -> torch.Tensor:
+        """Returns a constant on a device, to which it is copied once."""
+        key = (source.path, device)
+        if key not in self._constants:
+            self._constants[key] = self._export.constants[source.path].to(device)
+        return self._constants[key]
 
     def _takes(self, name: str, shape: Sequence[int]) -> bool:
         own, dynamic = self._export.graph.values[name].shape, self._export.dynamic.get(name, ())
