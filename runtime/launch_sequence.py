@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -88,13 +88,13 @@ class TensorView:
 
 @dataclass(frozen=True, slots=True)
 class TorchFunctionStep:
-    """A torch function on the caller's stream; its result, which must have `result`'s shape, is copied
-    to `result.where`, or kept as that `TorchResult`."""
+    """A torch function of its arguments on the caller's stream; each of its tensors, which must have the shape of one
+    of `results`, is copied to its `where`, or kept as that `TorchResult`."""
 
     name: str
-    function: Callable[..., torch.Tensor]
+    function: Callable[[Sequence[torch.Tensor | float | int]], Sequence[torch.Tensor]]
     arguments: tuple[TensorView | CallScalar | float | int, ...]
-    result: TensorView
+    results: tuple[TensorView, ...]
     order: StreamOrder = ALONE
 
 
@@ -240,17 +240,17 @@ class _Call:
             for a in step.arguments
         ]
         with torch.no_grad():
-            result = step.function(*arguments)
-        declared = step.result
-        if tuple(result.shape) != declared.shape:
-            raise TorchResultMismatch(
-                f"stage {step.name} gave shape {list(result.shape)}, but its type says {list(declared.shape)}"
-            )
-        match declared.where:
-            case TorchResult(number):
-                self.held[number] = result.to(declared.dtype).contiguous()
-            case _:
-                self.view(declared).copy_(result)
+            results = step.function(arguments)
+        for result, declared in zip(results, step.results, strict=True):
+            if tuple(result.shape) != declared.shape:
+                raise TorchResultMismatch(
+                    f"stage {step.name} gave shape {list(result.shape)}, but its type says {list(declared.shape)}"
+                )
+            match declared.where:
+                case TorchResult(number):
+                    self.held[number] = result.to(declared.dtype).contiguous()
+                case _:
+                    self.view(declared).copy_(result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,10 +314,3 @@ def native_steps(series: LaunchSequence) -> tuple[tuple[Any, ...], ...]:
         for s in series.steps
         if isinstance(s, KernelLaunch)
     )
-
-
-def torch_function(
-    function: Callable[..., torch.Tensor], keywords: Mapping[str, Any]
-) -> Callable[..., torch.Tensor]:
-    """Returns a torch function with its keywords bound."""
-    return lambda *arguments: function(*arguments, **keywords)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -11,9 +12,9 @@ from ucutlass import ir
 from ucutlass.ir import TensorType
 from ucutlass.pipeline import workspace
 from ucutlass.pipeline.memory import WorkspaceLayout
-from ucutlass.pipeline.sized import SizedPipeline, Step, alone, sized_pipeline, with_compiled
+from ucutlass.pipeline.sized import SizedPipeline, Step, alone, sized_pipeline, with_kernels
 from ucutlass.pipeline.streams import StreamAssignment
-from ucutlass.reference.interpreter import TORCH_FUNCTIONS
+from ucutlass.reference.interpreter import torch_results
 from ucutlass.runtime.direct_launch import direct_launch, rebind
 from ucutlass.runtime.launch import BoundKernel, single_launch
 from ucutlass.runtime.launch_sequence import (
@@ -26,7 +27,6 @@ from ucutlass.runtime.launch_sequence import (
     TorchFunctionStep,
     TorchResult,
     WorkspaceSlice,
-    torch_function,
 )
 from ucutlass.runtime.launch_spec import dtype_of, spec_of
 from ucutlass.runtime.verify.judge import DirectLaunch
@@ -74,7 +74,7 @@ def _launch_alone(layout: SizedPipeline, step: Step, bound: BoundKernel) -> Dire
         spec = spec_of(step.kernel)
         return direct_launch(spec, single_launch(spec, step.sizes, bound))
     pipeline = alone(layout, step)
-    single = with_compiled(sized_pipeline(pipeline, [layout.sizes[d] for d in pipeline.dims]), [True])
+    single = sized_pipeline(pipeline, [layout.sizes[d] for d in pipeline.dims])
     return direct_launch(spec_of(pipeline), sequence_of(single, workspace.streams_of(single), [bound]))
 
 
@@ -91,7 +91,7 @@ def rebind_all(
         else rebind(spec_of(step.kernel or alone(sized, step)), bound, step.sizes, device)
         for step, bound in zip(sized.steps, bounds, strict=True)
     ]
-    pipeline_layout = with_compiled(sized, [bound is not None for bound in bounds])
+    pipeline_layout = with_kernels(sized, [bound is not None for bound in bounds])
     return staged_launch(pipeline_layout, workspace.streams_of(pipeline_layout), again)
 
 
@@ -131,9 +131,9 @@ class _StepBuilder:
             self._view(a) if isinstance(a, str) and a in self.layout.buffers else self._scalar(a)
             for a in step.stage.arguments
         ]
-        function = torch_function(TORCH_FUNCTIONS[call.function], dict(call.keywords))
-        result = self._view(step.stage.outputs[0])
-        return TorchFunctionStep(step.name, function, tuple(arguments), result, self._order(number))
+        results = tuple(map(self._view, step.stage.outputs))
+        function = partial(torch_results, call)
+        return TorchFunctionStep(step.name, function, tuple(arguments), results, self._order(number))
 
     def _scalar(self, argument: str | float | int) -> CallScalar | float:
         if not isinstance(argument, str):

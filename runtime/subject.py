@@ -75,9 +75,9 @@ def _pipeline_form(pipeline: ir.Pipeline) -> list[Any]:
         match stage.call:
             case ir.Kernel() as kernel:
                 call: list[Any] = _kernel_form(kernel)
-            case ir.TorchCall(function, keywords, result):
+            case ir.TorchCall(function, keywords, results, gives):
                 words = sorted([name, _number(value)] for name, value in keywords)
-                call = ["torch", function, words, _type(result, place)]
+                call = ["torch", function, words, [_type(t, place) for t in results], list(gives)]
         arguments = [["buffer", number[a]] if isinstance(a, str) else _number(a) for a in stage.arguments]
         return [call, arguments, [number[o] for o in stage.outputs]]
 

@@ -76,7 +76,7 @@ def _stages(
             case ir.TorchCall(function=function):
                 buffer = graph.buffers[stage.outputs[0]]
                 assert isinstance(buffer, TorchBuffer)
-                work = torch_stage(stage.outputs[0], buffer, graph)
+                work = torch_stage(buffer, graph)
                 yield _stage(f"torch.{function}", True, work, device, rates)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ucutlass.emit import text
-from ucutlass.kernels.recurrence.plan import CELLS, PACKET, ROWS_OF_WARP, RecurrentPlan
+from ucutlass.emit.cuda_types import plain, types_of
+from ucutlass.kernels.recurrence.plan import CELLS, MOST_POLLS, PACKET, ROWS_OF_WARP, RecurrentPlan
 
 
 def render(plan: RecurrentPlan) -> str:
@@ -13,7 +14,10 @@ def render(plan: RecurrentPlan) -> str:
         plan=plan,
         problem=plan.problem,
         schedule=plan.schedule,
+        element=plain(plan.problem.element),
+        types=types_of((plan.problem.element,)),
         cells=CELLS,
         rows_of_warp=ROWS_OF_WARP,
         packet=PACKET,
+        most_polls=MOST_POLLS,
     )

@@ -112,9 +112,9 @@ def _pipeline(
             case ir.Kernel() as kernel:
                 inner = {**sizes, **_extents(kernel, sizes)}
                 results = _FxGraphWriter(graph, kernel, inner, device).kernel(arguments)
-            case ir.TorchCall(function, keywords, result):
+            case ir.TorchCall(function, keywords, types):
                 node = graph.call_function(_torch(function), tuple(arguments), dict(keywords))
-                results = [graph.call_method("to", (node, outer_dtype(result.elem)))]
+                results = [graph.call_method("to", (node, outer_dtype(type_.elem))) for type_ in types]
         buffers |= dict(zip(stage.outputs, results, strict=True))
     return [buffers[name] for name, _ in program.results]
 

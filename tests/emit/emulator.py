@@ -33,7 +33,7 @@ _CALLS = {
     'asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kThreadCount) : "memory")': (
         "emu::arrive_named(id, kThreadCount)"
     ),
-    "while (!load()) {\n    }": "while (!load()) emu::yield();",
+    "if (polls == kMostPolls) __trap();": "if (polls == kMostPolls) emu::fault(cudaErrorLaunchFailure); emu::yield();",
     'asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory")': "emu::wait(kPending)",
 }
 """Instructions of multistage kernels and of recurrent layers, as the emulator has them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from ucutlass import frontend, ir
 from ucutlass.assembly import ProgramAtSizes, planned_sources
@@ -12,6 +13,7 @@ from ucutlass.handoff import plan_payload, planned_of
 from ucutlass.kernels.recurrence.plan import RecurrentPlan
 from ucutlass.pipeline.planning import PipelinePlan, plan_pipeline
 from ucutlass.pipeline.workspace import held_by_torch, pointers
+from ucutlass.reference import evaluate
 from ucutlass.runtime.fan_in import fan_in
 from ucutlass.shapes import complete
 
@@ -48,9 +50,53 @@ def test_layers_whose_extents_a_call_decides_are_torchs() -> None:
     assert plan.torch_stages == ("y = torch.gru",) and held_by_torch(plan.sized) == {"y"}
 
 
-def test_layers_of_16_bits_are_torchs() -> None:
-    plan = planned(GRU.format(steps="=17").replace("f32", "f16"))
-    assert plan.torch_stages == ("y = torch.gru",)
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+def test_layers_of_16_bits_are_one_kernel(element: str) -> None:
+    assert planned(GRU.format(steps="=17").replace("f32", element)).torch_stages == ()
+
+
+BOTH = """
+pipeline layers(x: f32[L{steps}, B=3, D=24], h: f32[N=1, B, E=48], w: f32[G=144, D], u: f32[G, E]) -> (
+  all: f32[L, B, E], end: f32[N, B, E], further: f32[N, B, E]
+) {{
+  last: f32[N, B, E] = torch.gru(x, h, w, u, layers=1, gives=1)
+  y: f32[L, B, E] = torch.gru(x, h, w, u, layers=1)
+  other: f32[N, B, E] = torch.gru(y, h, u, u, layers=1, gives=1)
+  return all = y, end = last, further = other
+}}
+"""
+
+
+NAMES = ("return end, return all = torch.gru", "return further = torch.gru")
+
+
+@pytest.mark.parametrize("steps", ["=17", ""])
+def test_two_results_of_one_call_are_one_stage(steps: str) -> None:
+    plan = planned(BOTH.format(steps=steps), **({} if steps else {"L": 17}))
+    assert tuple(stage.step.name for stage in plan.stages) == NAMES
+    assert pointers(plan.sized.steps[0]) == (*"xhwu", "return end", "return all")
+    assert plan.sized.steps[1].after == {0}
+    if steps:
+        chosen = plan.stages[0].chosen
+        assert chosen is not None and isinstance(chosen.planned.plan, RecurrentPlan)
+        assert chosen.planned.plan.problem.gives == (1, 0)
+
+
+def test_layers_of_64_bits_are_torchs() -> None:
+    plan = planned(BOTH.format(steps="=17").replace("f32", "f64"))
+    assert plan.torch_stages == NAMES
+
+
+def test_two_results_of_one_call_are_those_of_two() -> None:
+    (pipeline,) = frontend.read_text(BOTH.format(steps="")).module.programs
+    generator = torch.Generator().manual_seed(7)
+    shapes = [(5, 3, 24), (1, 3, 48), (144, 24), (144, 48)]
+    x, h, w, u = (torch.randn(shape, generator=generator) / 7 for shape in shapes)
+    y, last = torch.gru(x, h, [w, u], False, 1, 0.0, False, False, False)
+    _, other = torch.gru(y, h, [u, u], False, 1, 0.0, False, False, False)
+    results = evaluate(pipeline, [x, h, w, u])
+    for result, want in zip(results, (y, last, other), strict=True):
+        torch.testing.assert_close(result.float(), want)
 
 
 def test_a_tensor_that_stands_twice_is_two_pointers() -> None:

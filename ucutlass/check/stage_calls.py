@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ucutlass import ir
 from ucutlass.check.draft import Draft, declared_type, define
@@ -286,9 +287,28 @@ def torch_stage(statement: syntax.Bind, call: syntax.Call, draft: Draft) -> None
             case _:
                 raise Reject("UC0501", "a torch call takes buffers, then named numbers", argument.span)
     _check_torch(call, type_, [draft.buffers[name] for name in names], dict(keywords), draft)
-    node = ir.TorchCall(call.callee.removeprefix("torch."), tuple(keywords), type_)
-    draft.stages.append(ir.Stage(node, tuple(names), (target.name,), call.span))
+    gives = tuple(int(value) for name, value in keywords if name == "gives") or (0,)
+    others = tuple((name, value) for name, value in keywords if name != "gives")
+    node = ir.TorchCall(call.callee.removeprefix("torch."), others, (type_,), gives)
+    _add(ir.Stage(node, tuple(names), (target.name,), call.span), draft)
     define(target.name, type_, target.span, draft)
+
+
+def _add(stage: ir.Stage, draft: Draft) -> None:
+    """Adds a stage of a torch function; to an earlier one if that gives other results of the same call, so that it runs
+    once."""
+    call = stage.call
+    assert isinstance(call, ir.TorchCall)
+    for number, earlier in enumerate(draft.stages):
+        match earlier:
+            case ir.Stage(ir.TorchCall() as other, stage.arguments) if (other.function, other.keywords) == (
+                call.function,
+                call.keywords,
+            ) and call.gives[0] not in other.gives:
+                both = replace(other, results=other.results + call.results, gives=other.gives + call.gives)
+                draft.stages[number] = replace(earlier, call=both, outputs=earlier.outputs + stage.outputs)
+                return
+    draft.stages.append(stage)
 
 
 def _check_torch(

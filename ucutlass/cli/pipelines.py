@@ -98,7 +98,7 @@ def _operators(step: Step) -> list[str]:
         case ir.Kernel() as kernel:
             return list(operators(kernel))
         case ir.TorchCall(function):
-            return [function] if step.compiled else []
+            return [function] if step.problem is not None else []
 
 
 def _kernel(stage: StagePlan) -> dict[str, Any]:

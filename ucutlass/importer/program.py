@@ -368,7 +368,8 @@ def _is_compiled(stage: TorchStage, values: Mapping[str, ImportedTensor]) -> boo
     """Returns whether a kernel computes the torch function of a stage on Hopper."""
     operands = [values[operand.value] for operand in stage.operands]
     elements = [ELEMENTS[operand.element] for operand in operands]
-    problem = match_call(stage.function, stage.keywords, elements, [operand.shape for operand in operands])
+    shapes = [operand.shape for operand in operands]
+    problem = match_call(stage.function, stage.keywords, (0,), elements, shapes)
     return problem is not None and plan_call(problem, ARCHES["sm90a"]) is not None
 
 

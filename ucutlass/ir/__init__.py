@@ -373,11 +373,13 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class TorchCall:
-    """`torch.NAME(..)`: opaque to the compiler, counted in every report."""
+    """`torch.NAME(..)`: opaque to the compiler, counted in every report. `results` are the types of what its stage
+    stores, and `gives` says which of the function's results those are."""
 
     function: str
     keywords: tuple[tuple[str, float | int | bool], ...]
-    result: TensorType
+    results: tuple[TensorType, ...]
+    gives: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True, slots=True)

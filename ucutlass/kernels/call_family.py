@@ -25,12 +25,14 @@ class CallProblem(Protocol):
 
 
 class MatchCall(Protocol):
-    """The problem of a call of torch's function on tensors of these elements and shapes; None for another's."""
+    """The problem of a call of torch's function on tensors of these elements and shapes, of which the results of these
+    numbers are stored; None for another's."""
 
     def __call__(
         self,
         function: str,
         keywords: Mapping[str, int | float],
+        gives: tuple[int, ...],
         elements: Sequence[Element],
         shapes: Sequence[tuple[int, ...]],
     ) -> CallProblem | None: ...

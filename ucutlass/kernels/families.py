@@ -58,11 +58,12 @@ def match(kernel: ir.Kernel) -> object:
 def match_call(
     function: str,
     keywords: Mapping[str, int | float],
+    gives: tuple[int, ...],
     elements: Sequence[Element],
     shapes: Sequence[tuple[int, ...]],
 ) -> CallProblem | None:
     """The problem of a call of torch's function, of the first family that has one."""
-    problems = (family.match(function, keywords, elements, shapes) for family in CALL_FAMILIES)
+    problems = (family.match(function, keywords, gives, elements, shapes) for family in CALL_FAMILIES)
     return next((problem for problem in problems if problem is not None), None)
 
 

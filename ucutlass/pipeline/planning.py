@@ -11,7 +11,7 @@ from ucutlass.frontend import Checked, ChosenPlan
 from ucutlass.ir.hardware import ARCHES, Device
 from ucutlass.kernels.families import plan_call
 from ucutlass.pipeline.orders import Orders, choose_orders, permuted
-from ucutlass.pipeline.sized import SizedPipeline, Step, call_problem, sized_pipeline, with_compiled
+from ucutlass.pipeline.sized import SizedPipeline, Step, sized_pipeline
 from ucutlass.pipeline.streams import MOST_STREAMS, StreamAssignment
 from ucutlass.pipeline.workspace import pointers, streams_of
 from ucutlass.spans import span
@@ -76,30 +76,9 @@ def plan_pipeline(
     sized = sized_pipeline(permuted(pipeline, orders), extents)
     outside = (*sized.params, *sized.results)
     alignment = dict(zip(outside, aligned or [True] * len(outside), strict=True))
-    stages = tuple(
-        _planned_stage(checked, step, sized, arch, device, alignment, draw) for step in sized.steps
-    )
-    planned = with_compiled(sized, [stage.chosen is not None for stage in stages])
+    stages = tuple(_stage(checked, step, arch, device, alignment, draw) for step in sized.steps)
+    planned = replace(sized, steps=tuple(stage.step for stage in stages))
     return PipelinePlan(planned, stages, streams_of(planned, max_streams), orders)
-
-
-def _planned_stage(
-    checked: Checked,
-    step: Step,
-    sized: SizedPipeline,
-    arch: str,
-    device: Device | None,
-    aligned: Mapping[str, bool],
-    draw: Draw,
-) -> StagePlan:
-    call = step.stage.call
-    if isinstance(call, ir.Kernel):
-        return _stage(checked, step, arch, device, aligned, draw)
-    problem = call_problem(step.stage, sized.buffers, sized.pipeline.dims)
-    planned = None if problem is None else plan_call(problem, ARCHES[arch], device)
-    if planned is None:
-        return StagePlan(step, None)
-    return StagePlan(replace(step, compiled=True), ChosenPlan(planned, None))
 
 
 def in_order(checked: Checked, pipeline: ir.Pipeline, sizes: Sequence[int], arch: str) -> ir.Pipeline:
@@ -116,6 +95,8 @@ def estimator(
     where the step has no legal kernel."""
 
     def seconds(step: Step) -> float:
+        if step.kernel is None:
+            return 0.0
         chosen = _stage(checked, step, arch, device, {}, draw).chosen
         return 0.0 if chosen is None else chosen.planned.seconds
 
@@ -127,7 +108,10 @@ def _stage(
 ) -> StagePlan:
     kernel = step.kernel
     if kernel is None:
-        return StagePlan(step, None)
+        planned = None if step.problem is None else plan_call(step.problem, ARCHES[arch], device)
+        if planned is None:
+            return StagePlan(replace(step, problem=None), None)
+        return StagePlan(step, ChosenPlan(planned, None))
     flags = [aligned.get(name, True) for name in pointers(step)]
     scheduled = draw(kernel, step.sizes)
     return StagePlan(step, frontend.plan_kernel(checked, scheduled, step.sizes, arch, device, flags))

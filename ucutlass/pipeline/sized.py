@@ -31,20 +31,19 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A stage at concrete extents, given in the order of its kernel's `dims`; of a torch function they are what a
-    kernel of it takes, if there is one. `after` has the numbers of the steps that fill what this step reads.
-    `compiled`: the stage calls a torch function that a kernel of ours computes."""
+    """A stage at concrete extents, given in the order of its kernel's `dims`, or of those of `problem`: what a kernel of
+    ours is to compute of a torch function. `after` has the numbers of the steps that fill what this step reads."""
 
     name: str
     stage: Stage
     sizes: tuple[int, ...]
     after: frozenset[int]
-    compiled: bool = False
+    problem: CallProblem | None = None
 
     @property
     def by_torch(self) -> bool:
         """Whether torch runs the step."""
-        return self.kernel is None and not self.compiled
+        return self.kernel is None and self.problem is None
 
     @property
     def kernel(self) -> Kernel | None:
@@ -93,6 +92,8 @@ class SizedPipeline:
 def sized_pipeline(pipeline: Pipeline, sizes: Sequence[int]) -> SizedPipeline:
     """Returns the pipeline at these extents, given in the order of `pipeline.dims`.
 
+    A torch function that a family of kernels has is taken as theirs, until `with_kernels` says which are built.
+
     Raises ShapeError UC0602 where a stage's tensors do not fit its kernel at these extents, and UC0603 where
     the kernel's requirement fails.
     """
@@ -112,13 +113,13 @@ def with_copies(pipeline: Pipeline, sizes: Sequence[int]) -> SizedPipeline:
     for number, stage in enumerate(pipeline.stages):
         for name in stage.outputs:
             buffers[name] = _buffer(name, types[name], named_sizes)
-        if isinstance(stage.call, Kernel):
-            extents = stage_sizes(stage, buffers, named_sizes)
+        problem = _call_problem(stage, buffers, pipeline.dims)
+        if problem is not None:
+            extents = problem.sizes
         else:
-            problem = call_problem(stage, buffers, pipeline.dims)
-            extents = problem.sizes if problem is not None else ()
+            extents = stage_sizes(stage, buffers, named_sizes) if isinstance(stage.call, Kernel) else ()
         needs = frozenset(filled[a] for a in stage.arguments if isinstance(a, str) and a in filled)
-        steps.append(Step(stage_name(stage), stage, extents, needs))
+        steps.append(Step(stage_name(stage), stage, extents, needs, problem))
         filled |= dict.fromkeys(stage.outputs, number)
     return SizedPipeline(pipeline, named_sizes, tuple(steps), buffers)
 
@@ -134,11 +135,10 @@ def alone(sized: SizedPipeline, step: Step) -> Pipeline:
     return Pipeline(step.name, dims, params, results, (), (step.stage,))
 
 
-def with_compiled(sized: SizedPipeline, has_kernel: Sequence[bool]) -> SizedPipeline:
-    """Returns the pipeline with what each step is launched as; `has_kernel` says by step whether a kernel of ours
-    computes it."""
+def with_kernels(sized: SizedPipeline, has_kernel: Sequence[bool]) -> SizedPipeline:
+    """Returns the pipeline as it is launched; `has_kernel` says by step whether a kernel of ours computes it."""
     pairs = zip(sized.steps, has_kernel, strict=True)
-    return replace(sized, steps=tuple(replace(s, compiled=s.kernel is None and own) for s, own in pairs))
+    return replace(sized, steps=tuple(s if own else replace(s, problem=None) for s, own in pairs))
 
 
 def _tensors(pipeline: Pipeline) -> frozenset[str]:
@@ -163,7 +163,7 @@ def _buffer(name: str, type_: TensorType, sizes: Mapping[str, int]) -> Buffer:
 # --- a stage's extents -----------------------------------------------------------
 
 
-def call_problem(
+def _call_problem(
     stage: Stage, buffers: Mapping[str, Buffer], dims: Mapping[str, Extent]
 ) -> CallProblem | None:
     """Returns the problem of a stage that calls a torch function for which there are kernels, where its extents are those
@@ -175,7 +175,7 @@ def call_problem(
         return None
     call = stage.call
     elements, shapes = [t.type.elem for t in tensors], [t.shape for t in tensors]
-    return match_call(call.function, dict(call.keywords), elements, shapes)
+    return match_call(call.function, dict(call.keywords), call.gives, elements, shapes)
 
 
 def _is_fixed(axis: MemoryAxis, dims: Mapping[str, Extent]) -> bool:

@@ -17,13 +17,13 @@ from ucutlass.reference.error_bounds import Inputs, analyse, cast_radius
 from ucutlass.reference.errors import UnsupportedError
 from ucutlass.reference.fast_math import early_rounded, lenient
 from ucutlass.reference.interpreter import (
-    TORCH_FUNCTIONS,
     Argument,
     check_arguments,
     open_call,
     run_stage,
     sizes_of,
     stage_arguments,
+    torch_results,
 )
 from ucutlass.reference.interpreter import evaluate_values as values
 from ucutlass.reference.named_tensor import Named, from_memory, to_memory
@@ -188,14 +188,14 @@ def _stage(
     radii = [None if k is None else _radius_of(k) for k in inputs]
     if isinstance(stage.call, Kernel):
         return _kernel(stage.call, arguments, radii, sizes)
-    (result,) = run_stage(stage, arguments, sizes)
+    results = run_stage(stage, arguments, sizes)
     if stage.call.function in RECURRENCES and all(r is None for r in radii):
-        return [_recurrence(stage.call, stage.outputs[0], arguments, result)]
-    exact = exact_result(stage.outputs[0], stage.call.result, result)
+        return _recurrence(stage.call, stage.outputs, arguments, results)
+    exact = list(map(exact_result, stage.outputs, stage.call.results, results))
     if all(r is None for r in radii):
-        return [exact]
+        return exact
     buffer_elem = inputs[0].elem if inputs and inputs[0] is not None else None
-    return [_through_torch(stage.call, radii, exact, buffer_elem is stage.call.result.elem)]
+    return [_through_torch(stage.call, radii, stored, buffer_elem is stored.elem) for stored in exact]
 
 
 def _radius_of(stored: Expected) -> Tensor | None:
@@ -211,15 +211,21 @@ TIMES_TORCH = 4
 """How far a recurrence may be from the exact one, in errors of torch's own evaluation."""
 
 
-def _recurrence(call: TorchCall, name: str, arguments: Sequence[Argument], result: Tensor) -> Expected:
-    """Returns the result of recurrent layers in float64. A bound of the worst case grows with every step until it says
-    nothing, so that `TIMES_TORCH` of the largest error of `result`, torch's in the element type, stand for it."""
+def _recurrence(
+    call: TorchCall, names: Sequence[str], arguments: Sequence[Argument], results: Sequence[Tensor]
+) -> list[Expected]:
+    """Returns the results of recurrent layers in float64. A bound of the worst case grows with every step until it says
+    nothing, so that `TIMES_TORCH` of the largest error of `results`, torch's in the element type, stand for it."""
     wide = [a.to(torch.float64) if isinstance(a, Tensor) else a for a in arguments]
-    exact = TORCH_FUNCTIONS[call.function](*wide, **dict(call.keywords))
-    rounding = 2.0 ** -FORMATS[call.result.elem.name].precision * exact.abs()
+    exact = torch_results(call, wide)
+    return list(map(_near, names, call.results, exact, results))
+
+
+def _near(name: str, type_: TensorType, exact: Tensor, result: Tensor) -> Expected:
+    rounding = 2.0 ** -FORMATS[type_.elem.name].precision * exact.abs()
     errors = torch.maximum((result.to(torch.float64) - exact).abs(), rounding)
     largest = errors.nan_to_num(0.0, 0.0, 0.0).max() if errors.numel() else errors.new_zeros(())
-    stored = exact_result(name, call.result, exact)
+    stored = exact_result(name, type_, exact)
     return replace(stored, bound=torch.full_like(exact, TIMES_TORCH * float(largest)))
 
 
@@ -234,16 +240,15 @@ def _through_torch(
     buffer's element type. No element of `relu` or `sort` moves farther than the farthest of those that it may
     come from."""
     (radius,) = radii if len(radii) == 1 else (None,)
-    keywords = dict(call.keywords)
     bound: Tensor | None = None
     if radius is None or not same_elem:
         pass
     elif call.function in MOVES:
-        bound = TORCH_FUNCTIONS[call.function](radius, **keywords)
+        (bound,) = torch_results(call, [radius])
     elif call.function == "relu":
         bound = radius
     elif call.function == "sort":
-        dim = int(keywords.get("dim", -1))
+        dim = int(dict(call.keywords).get("dim", -1))
         bound = radius.amax(dim, keepdim=True).expand_as(radius)
     if bound is None:
         raise UnsupportedError(

@@ -220,10 +220,10 @@ def run_stage(
         case Kernel():
             return _evaluate_kernel(stage.call, arguments, rounded, sizes)
         case TorchCall():
-            return (torch_call(stage.call, arguments),)
+            return torch_call(stage.call, arguments)
 
 
-TORCH_FUNCTIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
+TORCH_FUNCTIONS: Mapping[str, Callable[..., Tensor | tuple[Tensor, ...]]] = MappingProxyType(
     {
         "argsort": torch.argsort,
         "cumprod": torch.cumprod,
@@ -247,11 +247,18 @@ TORCH_FUNCTIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
         "triu": torch.triu,
     }
 )
-"""What `torch.NAME(..)` may call: functions of tensors with one tensor as result. `ucutlass.torch_functions`
+"""What `torch.NAME(..)` may call: functions of tensors with one tensor or several as results. `ucutlass.torch_functions`
 says what each takes and returns; the checker has refused everything else by it."""
 
 
-def torch_call(call: TorchCall, arguments: Sequence[Argument]) -> Tensor:
-    """Calls the torch function in its arguments' own dtypes and converts the result to the declared one."""
-    result = TORCH_FUNCTIONS[call.function](*arguments, **dict(call.keywords))
-    return result.to(outer_dtype(call.result.elem))
+def torch_call(call: TorchCall, arguments: Sequence[Argument]) -> tuple[Tensor, ...]:
+    """Calls the torch function in its arguments' own dtypes and converts its results to the declared ones."""
+    wanted = zip(torch_results(call, arguments), call.results, strict=True)
+    return tuple(result.to(outer_dtype(type_.elem)) for result, type_ in wanted)
+
+
+def torch_results(call: TorchCall, arguments: Sequence[Argument]) -> tuple[Tensor, ...]:
+    """Calls the torch function in its arguments' own dtypes. Returns the results that the call gives."""
+    results = TORCH_FUNCTIONS[call.function](*arguments, **dict(call.keywords))
+    every = results if isinstance(results, tuple) else (results,)
+    return tuple(every[number] for number in call.gives)

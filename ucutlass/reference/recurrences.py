@@ -1,4 +1,4 @@
-"""Recurrent layers and scattered writes as torch functions of tensors and numbers, each with one result."""
+"""Recurrent layers and scattered writes as torch functions of tensors and numbers."""
 
 from __future__ import annotations
 
@@ -22,30 +22,24 @@ def _without_tf32() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = before
 
 
-def recurrence(name: str, states: int) -> Callable[..., Tensor]:
-    """Returns `torch.NAME` of x, `states` initial states and the weights in torch's order. `gives` is the
-    number of its result: the outputs of all steps, then the last states. cuDNN's layers multiply without TF32, whose
+def recurrence(name: str, states: int) -> Callable[..., tuple[Tensor, ...]]:
+    """Returns `torch.NAME` of x, `states` initial states and the weights in torch's order, with its results: the outputs
+    of all steps, then the last states. cuDNN's layers multiply without TF32, whose
     errors grow from step to step."""
 
     def layer(
-        x: Tensor,
-        *tensors: Tensor,
-        layers: int = 1,
-        bidirectional: bool = False,
-        batch_first: bool = False,
-        gives: int = 0,
-    ) -> Tensor:
+        x: Tensor, *tensors: Tensor, layers: int = 1, bidirectional: bool = False, batch_first: bool = False
+    ) -> tuple[Tensor, ...]:
         initial, weights = tensors[:states], tensors[states:]
         runs = layers * (2 if bidirectional else 1)
         biased = len(weights) == runs * LAYER_PARAMETERS[0]
         state = initial if states > 1 else initial[0]
         function = getattr(torch, name)
         with _without_tf32():
-            results = function(
+            results: tuple[Tensor, ...] = function(
                 x, state, list(weights), biased, layers, 0.0, False, bidirectional, batch_first
             )
-        result: Tensor = results[gives]
-        return result
+        return results
 
     return layer
 

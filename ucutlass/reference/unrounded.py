@@ -62,7 +62,7 @@ def _stage(stage: Stage) -> Stage:
         case Kernel() as kernel:
             return replace(stage, call=_kernel(kernel))
         case TorchCall() as call:
-            return replace(stage, call=replace(call, result=_tensor(call.result)))
+            return replace(stage, call=replace(call, results=tuple(map(_tensor, call.results))))
 
 
 def _kernel(kernel: Kernel) -> Kernel:

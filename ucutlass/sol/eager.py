@@ -26,7 +26,7 @@ from ucutlass.ir.compute_types import COMPUTE_TYPES
 from ucutlass.ir.elements import BF16, F32, I32, Element
 from ucutlass.ir.extents import Fixed
 from ucutlass.sol.demand import Demand
-from ucutlass.sol.graph import KernelBuffer, TorchBuffer, ValueGraph, graph_of, topological_order
+from ucutlass.sol.graph import KernelBuffer, ValueGraph, graph_of, topological_order
 from ucutlass.sol.integer_sets import FULL
 from ucutlass.sol.masks import Masks
 from ucutlass.sol.program import fixed_values, operations_of, torch_stage, work_of
@@ -70,8 +70,7 @@ class _Eager:
             read = sum(self._bytes(o) for o in self._operands(node, fixed, views))
             label = f"{_operator_label(node)} ({', '.join(node.dims)})"
             works.append(work_of(label, operations_of(node, full_demand, folded=False), read, written))
-        torch = ((n, b) for n, b in self.graph.buffers.items() if isinstance(b, TorchBuffer))
-        return (*works, *(torch_stage(name, b, self.graph) for name, b in torch))
+        return (*works, *(torch_stage(stage, self.graph) for stage in self.graph.torch_stages))
 
     def _views(self, nodes: Sequence[Value]) -> set[int]:
         """Returns the values that are no operators of their own: parameters, coordinates, renames, casts to

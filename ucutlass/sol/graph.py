@@ -56,9 +56,10 @@ class KernelBuffer:
 
 @dataclass(frozen=True, slots=True)
 class TorchBuffer:
-    """A buffer that a torch function computes from other buffers and numbers."""
+    """A buffer that a torch function computes from other buffers and numbers, one of `outputs`."""
 
     call: TorchCall
+    outputs: tuple[str, ...]
     arguments: tuple[str | float | int, ...]
     launch: int
 
@@ -87,6 +88,11 @@ class ValueGraph:
             self.effort.spend(CONDITIONS, conditions)
         except LimitPassed as problem:
             raise ShapeError(problem.limit.code, problem.message) from None
+
+    @property
+    def torch_stages(self) -> tuple[TorchBuffer, ...]:
+        """A buffer of each stage that a torch function computes."""
+        return tuple(dict.fromkeys(b for b in self.buffers.values() if isinstance(b, TorchBuffer)))
 
     def count(self, dims: Sequence[str]) -> int:
         return prod(self.extents[d] for d in dims)
@@ -124,9 +130,10 @@ def graph_of(program: Program, sizes: Mapping[str, int]) -> ValueGraph:
                 match stage.call:
                     case Kernel():
                         builder.launch(stage.call, stage.arguments, stage.outputs, number)
-                    case TorchCall():
-                        builder.buffers[stage.outputs[0]] = TorchBuffer(stage.call, stage.arguments, number)
-                        builder.types[stage.outputs[0]] = stage.call.result
+                    case TorchCall() as call:
+                        buffer = TorchBuffer(call, stage.outputs, stage.arguments, number)
+                        builder.buffers |= dict.fromkeys(stage.outputs, buffer)
+                        builder.types |= dict(zip(stage.outputs, call.results, strict=True))
             results = [name for name, _ in program.results]
     return ValueGraph(
         builder.extents,

@@ -41,7 +41,7 @@ def compulsory(program: Program, sizes: Mapping[str, int], data: Data = "least")
         for node in topological_order(graph)
         if id(node) not in fixed
     ]
-    parts += [torch_stage(name, b, graph) for name, b in graph.buffers.items() if isinstance(b, TorchBuffer)]
+    parts += [torch_stage(stage, graph) for stage in graph.torch_stages]
     written = sum(graph.bytes_of(graph.types[name]) for name in graph.results)
     operations = total("", parts).operations
     return Work(program.name, operations, sum(needed.read_bytes().values()), written)
@@ -115,16 +115,17 @@ def _reduction(node: Reduce, terms: int, results: int, folded: bool) -> Iterator
             return
 
 
-def torch_stage(name: str, opaque: TorchBuffer, graph: ValueGraph) -> Work:
-    """Returns the work of a torch function, which reads its arguments and writes its result. Operations are
+def torch_stage(opaque: TorchBuffer, graph: ValueGraph) -> Work:
+    """Returns the work of a torch function, which reads its arguments and writes its results. Operations are
     known for a matrix product; for others none are counted."""
     arguments = [graph.types[a] for a in opaque.arguments if isinstance(a, str)]
     read = sum(graph.bytes_of(a) for a in arguments)
+    written = sum(graph.bytes_of(graph.types[name]) for name in opaque.outputs)
     operations = []
     if opaque.call.function == "matmul" and isinstance(arguments[0], TensorType):
         elem = arguments[0].elem
         inner = axis_length(arguments[0].axes[-1], graph.extents)
-        results = graph.bytes_of(opaque.call.result) * 8 // opaque.call.result.elem.bits
+        results = written * 8 // opaque.call.results[0].elem.bits
         operations = [("tf32x3" if elem is F32 else elem.name, 2 * results * inner)]
-    label, written = f"torch.{opaque.call.function} ({name})", graph.bytes_of(opaque.call.result)
+    label = f"torch.{opaque.call.function} ({', '.join(opaque.outputs)})"
     return work_of(label, operations, read, written)

@@ -112,15 +112,15 @@ def _pipeline(checked: Checked, pipeline: ir.Pipeline, payload: Mapping[str, Any
     from ucutlass.assembly import BuiltPipeline, step_source
     from ucutlass.pipeline.orders import permuted
     from ucutlass.pipeline.planning import PipelinePlan, StagePlan
-    from ucutlass.pipeline.sized import sized_pipeline, with_compiled
+    from ucutlass.pipeline.sized import sized_pipeline, with_kernels
     from ucutlass.pipeline.workspace import streams_of
 
     orders = {buffer: tuple(order) for buffer, order in payload["orders"].items()}
     kernels = payload["kernels"]
     steps = sized_pipeline(permuted(pipeline, orders), tuple(payload["sizes"]))
-    sized = with_compiled(steps, [kernel is not None for kernel in kernels])
+    sized = with_kernels(steps, [kernel is not None for kernel in kernels])
     built = tuple(
-        None if kernel is None else _built(partial(step_source, checked, sized, step), kernel)
+        None if kernel is None else _built(partial(step_source, checked, step), kernel)
         for step, kernel in zip(sized.steps, kernels, strict=True)
     )
     stages = tuple(

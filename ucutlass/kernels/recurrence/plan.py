@@ -26,6 +26,10 @@ MOST_AT_ONCE = 8
 SKEW = 4
 """Elements by which rows are longer than their multiple of banks, so that those of neighbours are of other banks."""
 
+MOST_POLLS = 2**23
+"""Loads of a packet, each a way to L2 and back, after which a thread gives it up: more than a second, where a launch waits
+some milliseconds at the most. They are counted, since a launch that is preempted or debugged is slow by the clock alone."""
+
 RECEIVING_WARPS = 8
 """Warps that receive what other thread blocks computed."""
 

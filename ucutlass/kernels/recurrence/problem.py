@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, TypeAlias, cast
 
-from ucutlass.ir.elements import F32, Element
+from ucutlass.ir.elements import BF16, F16, F32, Element
 
 Cell: TypeAlias = Literal["lstm", "gru", "rnn_tanh", "rnn_relu"]
 """What a step computes, by the name of torch's function."""
@@ -15,12 +15,16 @@ Cell: TypeAlias = Literal["lstm", "gru", "rnn_tanh", "rnn_relu"]
 GATES: Mapping[Cell, int] = MappingProxyType({"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1})
 """By cell: rows of its weights for each hidden unit."""
 
+ELEMENTS = (F32, F16, BF16)
+"""What the tensors of a call may be of."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecurrentProblem:
     """`layers` of `hidden` units over `steps` of `batch` vectors of `input` elements, in one or two `directions`.
 
-    `gives` is the number of torch's result: 0 every step's state, 1 the last one, 2 the last cell state.
+    `gives` has the numbers of torch's results that are stored, in the order of their pointers: 0 every step's state,
+    1 the last one, 2 the last cell state. Tensors are of `element`, states and sums f32.
     """
 
     cell: Cell
@@ -32,7 +36,8 @@ class RecurrentProblem:
     directions: int
     batch_first: bool
     biased: bool
-    gives: int
+    gives: tuple[int, ...]
+    element: Element = F32
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -66,18 +71,19 @@ class RecurrentProblem:
 
     @property
     def pointers(self) -> int:
-        return 1 + self.states + self.weights + 1
+        return 1 + self.states + self.weights + len(self.gives)
 
 
 def problem_of(
     function: str,
     keywords: Mapping[str, int | float],
+    gives: tuple[int, ...],
     elements: Sequence[Element],
     shapes: Sequence[tuple[int, ...]],
 ) -> RecurrentProblem | None:
     """Returns the problem of a call of torch's function on tensors of these elements and shapes; None for another
-    function, and for elements other than f32."""
-    if function not in GATES or any(elem != F32 for elem in elements):
+    function, and for elements that no kernel takes."""
+    if function not in GATES or elements[0] not in ELEMENTS or len(set(elements)) > 1:
         return None
     x, state = shapes[:2]
     layers, directions = int(keywords["layers"]), 2 if keywords.get("bidirectional") else 1
@@ -94,5 +100,6 @@ def problem_of(
         directions=directions,
         batch_first=first,
         biased=weights == 4 * layers * directions,
-        gives=int(keywords.get("gives", 0)),
+        gives=gives,
+        element=elements[0],
     )
