@@ -86,7 +86,7 @@ def planned(checked: Checked, program: ir.Program, arch: str, device: Device | N
     if isinstance(program, ir.Pipeline):
         plan = plan_pipeline(checked, program, sizes, arch, device)
         stages = [
-            (partial(step_source, checked, stage.step), stage.chosen) for stage in plan.stages
+            (partial(step_source, checked, plan.sized, stage.step), stage.chosen) for stage in plan.stages
         ]
         orders = {buffer: list(order) for buffer, order in plan.orders.items()}
         sizes = plan.sizes

@@ -10,6 +10,7 @@ import pytest
 
 from ucutlass import frontend
 from ucutlass.backend import source_of
+from ucutlass.header import signature_of
 from ucutlass.interface import c_header
 from ucutlass.shapes import complete
 
@@ -29,7 +30,7 @@ def test_header_compiles_and_counts(compiler: str, language: str, tmp_path: Path
     program = frontend.kernel(checked)
     planned = frontend.plan_kernel(checked, program, complete(program, {"M": 512, "K": 256}), "sm90a").planned
     source = source_of(checked, program, planned)
-    (tmp_path / "kernel.h").write_text(c_header(program, planned, source))
+    (tmp_path / "kernel.h").write_text(c_header(signature_of(program), planned, source))
     entry = source.entry
     (tmp_path / "main").write_text(
         f'#include "kernel.h"\n'
@@ -48,6 +49,6 @@ def test_names_of_the_program_stand_in_comments_alone() -> None:
     checked = frontend.read_text(TEXT)
     program = frontend.kernel(checked)
     planned = frontend.plan_kernel(checked, program, complete(program, {"M": 512, "K": 256}), "sm90a").planned
-    text = c_header(program, planned, source_of(checked, program, planned))
+    text = c_header(signature_of(program), planned, source_of(checked, program, planned))
     code = "\n".join(line for line in text.splitlines() if not line.startswith("//"))
     assert "hostile_name" in text and "hostile_name" not in code and "peak" not in code

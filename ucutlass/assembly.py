@@ -14,12 +14,12 @@ from ucutlass.emit import NotServed
 from ucutlass.emit.dependent_launch import overlapping_source
 from ucutlass.emit.text import Source
 from ucutlass.frontend import Checked, ChosenPlan, plan_kernel
-from ucutlass.header import Titled
+from ucutlass.header import Signature, signature_of
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show
 from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.pipeline.planning import Draw, PipelinePlan, as_written, plan_pipeline
-from ucutlass.pipeline.sized import Step
+from ucutlass.pipeline.sized import SizedPipeline, Step
 from ucutlass.pipeline.streams import MOST_STREAMS, StreamAssignment
 from ucutlass.pipeline.workspace import pointers
 from ucutlass.runtime.build import Artifact
@@ -207,7 +207,10 @@ def planned_sources(
     if isinstance(job.program, ir.Pipeline):
         plan = plan_pipeline(job.checked, job.program, job.sizes, arch, device, draw=job.draw)
         pairs = [
-            (step_source(job.checked, s.step, s.chosen.planned, job.overlap), s.chosen.planned.plan)
+            (
+                step_source(job.checked, plan.sized, s.step, s.chosen.planned, job.overlap),
+                s.chosen.planned.plan,
+            )
             for s in plan.stages
             if s.chosen is not None
         ]
@@ -228,16 +231,24 @@ def _assembled(plan: PipelinePlan | ChosenPlan, kernels: Sequence[tuple[Source, 
     )
 
 
-def step_source(checked: Checked, step: Step, planned: Planned, overlap: bool = False) -> Source:
+def step_source(
+    checked: Checked, sized: SizedPipeline, step: Step, planned: Planned, overlap: bool = False
+) -> Source:
     """Returns the stand-alone CUDA file of a step's plan, whose launch may begin while the one before it ends. Raises
     NotServed as `source_of` does."""
+    source = named_source(checked, step_signature(sized, step), planned)
+    return overlapping_source(source) if overlap else source
+
+
+def step_signature(sized: SizedPipeline, step: Step) -> Signature:
+    """Returns what the entry of a step's kernel takes."""
     match step.stage.call:
         case ir.Kernel() as kernel:
-            source = source_of(checked, kernel, planned)
+            return signature_of(kernel)
         case ir.TorchCall(function):
+            tensors = tuple((name, sized.buffers[name].type) for name in pointers(step))
             dims = () if step.problem is None else step.problem.dims
-            source = named_source(checked, Titled(f"torch.{function}", dims, pointers(step)), planned)
-    return overlapping_source(source) if overlap else source
+            return Signature(f"torch.{function}", dims, tensors)
 
 
 def build_stages(
@@ -252,7 +263,7 @@ def build_stages(
     `build_sources` does."""
     results: dict[int, Built | BuildFailure] = {}
     kernels = [(i, s.step, s.chosen) for i, s in enumerate(plan.stages) if s.chosen is not None]
-    sources = [step_source(checked, step, chosen.planned, overlap) for _, step, chosen in kernels]
+    sources = [step_source(checked, plan.sized, step, chosen.planned, overlap) for _, step, chosen in kernels]
     pairs = [(source, chosen.planned.plan) for source, (_, _, chosen) in zip(sources, kernels, strict=True)]
     artifacts = build_sources(pairs, build_path=build_path, on_progress=on_progress)
     for (i, step, chosen), source, artifact in zip(kernels, sources, artifacts, strict=True):

@@ -16,7 +16,7 @@ from ucutlass.diagnostics import Lines
 from ucutlass.emit import NotServed, emit, in_parts, is_divided, parts
 from ucutlass.emit.text import Source
 from ucutlass.frontend import Checked, ChosenPlan, plan_kernel
-from ucutlass.header import Titled, header, titled
+from ucutlass.header import Signature, header, signature_of
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.runtime import switches
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 def source_of(checked: Checked, program: ir.Kernel, planned: Planned) -> Source:
     """Returns the stand-alone CUDA file of a plan; its header repeats program, plan and command. Raises
     NotServed for f32 by wgmma that no kernel serves."""
-    return named_source(checked, titled(program), planned)
+    return named_source(checked, signature_of(program), planned)
 
 
-def named_source(checked: Checked, names: Titled, planned: Planned) -> Source:
+def named_source(checked: Checked, names: Signature, planned: Planned) -> Source:
     """Returns the file of a plan whose tensors have these names, as `source_of` does."""
     arch = "sm_" + planned.plan.arch.removeprefix("sm")
     one_file = (CUTLASS_FOLDER, command_line(arch, "kernel.cu", "kernel.so"))

@@ -14,22 +14,24 @@ _IN_PARTS = "`ucc build` builds it of its parts, which follow, by NVRTC, nvJitLi
 
 
 @dataclass(frozen=True, slots=True)
-class Titled:
-    """What a header calls a kernel, its extents and its tensors, by position."""
+class Signature:
+    """What an entry takes, by position: extents, tensors and scalars, as the program calls them. `name` is the kernel's,
+    or the torch function's that it computes."""
 
     name: str
     dims: tuple[str, ...]
-    pointers: tuple[str, ...]
+    tensors: tuple[tuple[str, ir.TensorType], ...]
+    scalars: tuple[tuple[str, ir.ScalarType], ...] = ()
 
 
-def titled(program: ir.Kernel) -> Titled:
-    """Returns the names that a kernel of a program has."""
-    inputs = [p.name for p in program.params if isinstance(p.type, ir.TensorType)]
-    results = [r.name or "result" for r in program.results]
-    return Titled(program.name, tuple(program.dims), (*inputs, *results))
+def signature_of(program: ir.Kernel) -> Signature:
+    inputs = ((p.name, p.type) for p in program.params if isinstance(p.type, ir.TensorType))
+    results = ((r.name or "result", r.type) for r in program.results)
+    scalars = ((p.name, p.type) for p in program.params if isinstance(p.type, ir.ScalarType))
+    return Signature(program.name, tuple(program.dims), (*inputs, *results), tuple(scalars))
 
 
-def header(checked: Checked, names: Titled, planned: Planned, command: tuple[str, ...]) -> str:
+def header(checked: Checked, names: Signature, planned: Planned, command: tuple[str, ...]) -> str:
     """Free text; the emitter makes it a comment in which nothing can be code.
 
     `command` are the shell lines that build the file; none for a kernel that is built of parts alone.
@@ -46,7 +48,9 @@ def header(checked: Checked, names: Titled, planned: Planned, command: tuple[str
         *(f"  {note.field or 'kernel'} {note.value}: {note.reason}" for note in planned.notes),
         "",
         f"Extents by position: {extents}.",
-        "Tensors by position: " + ", ".join(f"{i}: {name}" for i, name in enumerate(names.pointers)) + ".",
+        "Tensors by position: "
+        + ", ".join(f"{i}: {name}" for i, (name, _) in enumerate(names.tensors))
+        + ".",
         "",
         _ALONE if command else _IN_PARTS,
         *(f"  {line}" for line in command),

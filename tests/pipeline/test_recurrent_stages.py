@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from ucutlass import frontend, ir
-from ucutlass.assembly import ProgramAtSizes, planned_sources
+from ucutlass.assembly import ProgramAtSizes, planned_sources, step_signature
 from ucutlass.handoff import plan_payload, planned_of
+from ucutlass.interface import c_header
 from ucutlass.kernels.recurrence.plan import RecurrentPlan
 from ucutlass.pipeline.planning import PipelinePlan, plan_pipeline
 from ucutlass.pipeline.workspace import held_by_torch, pointers
@@ -113,6 +114,8 @@ def test_the_source_names_the_tensors_and_another_process_reads_the_plan() -> No
     assert "0: x, 1: h, 2: w0" in pairs[0][0].text and "Kernel torch.gru" in pairs[0][0].text
     chosen = plan.stages[0].chosen
     assert chosen is not None
+    header = c_header(step_signature(plan.sized, plan.stages[0].step), chosen.planned, pairs[0][0])
+    assert "[0] x: f32[L, B, D]" in header and "[10] y: f32[L, B, E]" in header and "_tensors = 11" in header
     assert planned_of(json.loads(json.dumps(plan_payload(chosen.planned)))) == chosen.planned
 
 

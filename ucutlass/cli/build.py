@@ -26,6 +26,7 @@ from ucutlass.cli.options import (
     sizes_option,
 )
 from ucutlass.emit.parts import NotServed
+from ucutlass.header import signature_of
 from ucutlass.ir.schedule import show as show_schedule
 from ucutlass.runtime import build_timings
 from ucutlass.runtime.build import Artifact
@@ -227,7 +228,7 @@ def _rows(
         if isinstance(result, Built):
             files = {"library": result.artifact.library}
             if exported is not None:
-                files = exported.add(program, serving[result.source.entry])
+                files = exported.add(signature_of(program), serving[result.source.entry])
             row |= {
                 "entry": result.source.entry,
                 "seconds": result.artifact.seconds,

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ucutlass import files, ir
+from ucutlass import files
 from ucutlass.backend import Built
 from ucutlass.cli.outputs import write_all
+from ucutlass.header import Signature
 from ucutlass.interface import c_header
 
 
@@ -19,24 +20,20 @@ class Export:
     folder: Path
     contents: dict[Path, files.Content] = field(default_factory=dict)
 
-    def add(self, program: ir.Kernel | None, serving: Sequence[Built]) -> dict[str, Path]:
-        """Returns the files of one entry, which serves the shapes of all of these. That of a torch function, which has
-        no `program`, gets no header."""
+    def add(self, names: Signature, serving: Sequence[Built]) -> dict[str, Path]:
+        """Returns the files of one entry, which serves the shapes of all of these."""
         first, *others = serving
         entry = first.source.entry
-        names = {
+        written = {
             "library": self.folder / f"lib{entry}.so",
             "header": self.folder / f"{entry}.h",
             "source": self.folder / f"{entry}.cu",
         }
         also = [other.planned for other in others]
-        self.contents[names["library"]] = first.artifact.library
-        if program is None:
-            del names["header"]
-        else:
-            self.contents[names["header"]] = c_header(program, first.planned, first.source, also)
-        self.contents[names["source"]] = first.source.text
-        return names
+        self.contents[written["library"]] = first.artifact.library
+        self.contents[written["header"]] = c_header(names, first.planned, first.source, also)
+        self.contents[written["source"]] = first.source.text
+        return written
 
     def write(self) -> None:
         """Raises OSError, OutputIsInput."""

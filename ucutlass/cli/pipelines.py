@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ucutlass import frontend, ir
-from ucutlass.assembly import BuiltPipeline, build_pipeline
+from ucutlass.assembly import BuiltPipeline, build_pipeline, step_signature
 from ucutlass.cli import show
 from ucutlass.cli.build_files import Export
 from ucutlass.ir.hardware import Device
@@ -301,7 +301,7 @@ def _built_row(program: ir.Pipeline, built: BuiltPipeline, exported: Export | No
             continue
         files = {"library": kernel.artifact.library}
         if exported is not None:
-            files = exported.add(stage.step.kernel, [kernel])
+            files = exported.add(step_signature(built.plan.sized, stage.step), [kernel])
         stages.append(
             {
                 "name": stage.step.name,

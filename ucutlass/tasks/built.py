@@ -120,7 +120,7 @@ def _pipeline(checked: Checked, pipeline: ir.Pipeline, payload: Mapping[str, Any
     steps = sized_pipeline(permuted(pipeline, orders), tuple(payload["sizes"]))
     sized = with_kernels(steps, [kernel is not None for kernel in kernels])
     built = tuple(
-        None if kernel is None else _built(partial(step_source, checked, step), kernel)
+        None if kernel is None else _built(partial(step_source, checked, sized, step), kernel)
         for step, kernel in zip(sized.steps, kernels, strict=True)
     )
     stages = tuple(
