@@ -14,6 +14,8 @@ LAYER_PARAMETERS = (4, 2)
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
+    """Switches cuDNN's TF32 off, for all threads of the process meanwhile. torch has no switch of a thread, and while that of
+    recurrent layers alone (`torch.backends.cudnn.rnn`) differs, every reader of `allow_tf32` gets a RuntimeError."""
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False
     try:
