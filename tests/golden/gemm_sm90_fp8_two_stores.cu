@@ -26,9 +26,9 @@
 
 namespace ucc_context {
 
-/// A function of the driver, or null where it has none.
+/// Looks a function of the driver up. Returns why there is none, which is null then.
 template <class Function>
-Function driver(char const* name) {
+cudaError_t look_up(char const* name, Function& function) {
   void* address = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 13000
@@ -36,7 +36,17 @@ Function driver(char const* name) {
 #else
   cudaError_t const error = cudaGetDriverEntryPoint(name, &address, cudaEnableDefault, &found);
 #endif
-  return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<Function>(address) : nullptr;
+  bool const there = error == cudaSuccess && found == cudaDriverEntryPointSuccess;
+  function = there ? reinterpret_cast<Function>(address) : nullptr;
+  return error != cudaSuccess || there ? error : cudaErrorSymbolNotFound;
+}
+
+/// A function of the driver, or null where it has none.
+template <class Function>
+Function driver(char const* name) {
+  Function function = nullptr;
+  look_up(name, function);
+  return function;
 }
 
 /// Makes the primary context of the thread's device current, as a launch would. Returns whether it is.
@@ -64,26 +74,16 @@ CUresult encoded(Encode encode) {
 namespace ucc_tma {
 
 struct Encoder {
-  PFN_cuTensorMapEncodeTiled_v12000 encode = nullptr;
-  cudaError_t error = cudaSuccess;
-
-  Encoder() {
-    void* address = nullptr;
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 13000
-    error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &found);
-#else
-    error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &address, cudaEnableDefault, &found);
-#endif
-    if (error == cudaSuccess && found != cudaDriverEntryPointSuccess) {
-      error = cudaErrorSymbolNotFound;
-    }
-    encode = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(address);
-  }
+  PFN_cuTensorMapEncodeTiled_v12000 encode;
+  cudaError_t error;
 };
 
 inline Encoder const& encoder() {
-  static Encoder const found;
+  static Encoder const found = [] {
+    Encoder encoder;
+    encoder.error = ucc_context::look_up("cuTensorMapEncodeTiled", encoder.encode);
+    return encoder;
+  }();
   return found;
 }
 
@@ -117,7 +117,7 @@ CUresult encode_tiled(Args... args) {
 #include "cutlass/numeric_conversion.h"
 
 // Of its own, so that kernels linked into one program stay apart.
-namespace ucc_98fe658ec57bf4f7_kernel {
+namespace ucc_bf615078adb4a9ea_kernel {
 
 // --- arithmetic -------------------------------------------------------------------
 
@@ -413,12 +413,12 @@ Device current_device() {
   return devices[ordinal];
 }
 
-}  // namespace ucc_98fe658ec57bf4f7_kernel
+}  // namespace ucc_bf615078adb4a9ea_kernel
 
-extern "C" int32_t ucc_98fe658ec57bf4f7(void* const* tensors, int64_t const* extents, double const* scalars,
+extern "C" int32_t ucc_bf615078adb4a9ea(void* const* tensors, int64_t const* extents, double const* scalars,
                                         int64_t const* launch_parameters, void* workspace, uint64_t* workspace_size,
                                         void* stream_) {
-  using namespace ucc_98fe658ec57bf4f7_kernel;
+  using namespace ucc_bf615078adb4a9ea_kernel;
   auto stream = static_cast<cudaStream_t>(stream_);
   if (extents == nullptr || launch_parameters == nullptr) {
     return Mismatch;
