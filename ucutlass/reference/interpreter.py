@@ -253,8 +253,8 @@ says what each takes and returns; the checker has refused everything else by it.
 
 def torch_call(call: TorchCall, arguments: Sequence[Argument]) -> tuple[Tensor, ...]:
     """Calls the torch function in its arguments' own dtypes and converts its results to the declared ones."""
-    wanted = zip(torch_results(call, arguments), call.results, strict=True)
-    return tuple(result.to(outer_dtype(type_.elem)) for result, type_ in wanted)
+    typed_results = zip(torch_results(call, arguments), call.results, strict=True)
+    return tuple(result.to(outer_dtype(type_.elem)) for result, type_ in typed_results)
 
 
 def torch_results(call: TorchCall, arguments: Sequence[Argument]) -> tuple[Tensor, ...]:
