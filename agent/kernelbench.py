@@ -82,7 +82,7 @@ def _within(number: int, part: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class ProblemResult:
     """Describes one problem. `start` says where its first program is from, as `StartSource` has it. `lane` is the compute type, the least precision that its candidates might work in, `versus` the
-    speed-up over each baseline that has a time. `said` is the best result, or why there is none."""
+    speed-up over each baseline that has a time. `words` say what the best result is, or why there is none."""
 
     name: str
     level: int
@@ -92,7 +92,7 @@ class ProblemResult:
     versus: Mapping[str, float]
     session: str
     code: str
-    said: str
+    words: str
     start: StartSource = "none"
 
 
@@ -134,18 +134,18 @@ def _row(name: str, member: BatchMember | None) -> ProblemResult:
     start = _start(state.problem)
     best = state.tree.best()
     if best is not None and isinstance(best.outcome, TimedOutcome) and best.outcome.records:
-        done = best.outcome
-        versus = dict(done.versus) or ({} if done.gain is None else {"baseline": done.gain})
+        outcome = best.outcome
+        versus = dict(outcome.versus) or ({} if outcome.gain is None else {"baseline": outcome.gain})
         return ProblemResult(
             name,
             level,
             compute_type,
             True,
-            done.seconds * 1e6,
+            outcome.seconds * 1e6,
             versus,
             member.session.id,
             "",
-            words(done),
+            words(outcome),
             start,
         )
     last = state.tree.nodes[-1].outcome if len(state.tree) else None
@@ -178,16 +178,16 @@ def levels(results: Sequence[ProblemResult]) -> list[LevelSummary]:
     ]
 
 
-def _level(level: int, compute_type: str, of: Sequence[ProblemResult]) -> LevelSummary:
-    names = dict.fromkeys(name for row in of for name in row.versus)
-    return LevelSummary(
-        level, compute_type, len(of), sum(r.right for r in of), tuple(_against(n, of) for n in names)
-    )
+def _level(level: int, compute_type: str, results: Sequence[ProblemResult]) -> LevelSummary:
+    baselines = dict.fromkeys(name for row in results for name in row.versus)
+    right = sum(row.right for row in results)
+    against = tuple(_against(name, results) for name in baselines)
+    return LevelSummary(level, compute_type, len(results), right, against)
 
 
-def _against(baseline: str, of: Sequence[ProblemResult]) -> BaselineSummary:
-    ratios = [row.versus.get(baseline) for row in of if row.right]
+def _against(baseline: str, results: Sequence[ProblemResult]) -> BaselineSummary:
+    ratios = [row.versus.get(baseline) for row in results if row.right]
     timed = [r for r in ratios if r is not None]
     geomean = math.exp(sum(map(math.log, timed)) / len(timed)) if timed else None
-    fast = [sum((r or 0.0) > p if p else True for r in ratios) / len(of) for p in THRESHOLDS]
+    fast = [sum((r or 0.0) > p if p else True for r in ratios) / len(results) for p in THRESHOLDS]
     return BaselineSummary(baseline, len(timed), geomean, tuple(fast))

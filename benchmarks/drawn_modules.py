@@ -58,35 +58,35 @@ def outcome(number: int, seed: int, most_steps: int, training: bool = False) -> 
     plan, state = draw(pick, source.randint(1, most_steps), TRAINING_STEPS if training else {})
     if not plan.steps:
         return None
-    made = Outcome(number, "agrees", plan=str(plan), pairs=plan.pairs())
+    result = Outcome(number, "agrees", plan=str(plan), pairs=plan.pairs())
     try:
-        words = _trained(made, plan, state) if training else _imported(made, plan, state)
+        words = _trained(result, plan, state) if training else _imported(result, plan, state)
     except Unsupported as refused:
-        made.verdict, made.why = "refused", _reason(refused, plan)
+        result.verdict, result.why = "refused", _reason(refused, plan)
     except (NotTrained, torch._dynamo.exc.TorchRuntimeError) as refused:  # PyTorch's own limits
-        made.verdict, made.why = "refused", str(refused).strip().splitlines()[0][:200]
+        result.verdict, result.why = "refused", str(refused).strip().splitlines()[0][:200]
     except Exception:  # a defect of the importer or of the reference, to be reported
-        made.verdict, made.why = "failed", traceback.format_exc()
+        result.verdict, result.why = "failed", traceback.format_exc()
     else:
         if words:
-            made.verdict, made.why = "differs", words
-    return made
+            result.verdict, result.why = "differs", words
+    return result
 
 
-def _imported(made: Outcome, plan: Plan, state: State) -> str:
+def _imported(result: Outcome, plan: Plan, state: State) -> str:
     """Imports the module, and returns where its program differs."""
     program, words = difference(DrawnModule(plan, state).eval(), *plan.inputs)
-    made.operators = sorted({fate.operator for fate in program.report})
-    made.text = program.text if words else ""
+    result.operators = sorted({fate.operator for fate in program.report})
+    result.text = program.text if words else ""
     return words
 
 
-def _trained(made: Outcome, plan: Plan, state: State) -> str:
+def _trained(result: Outcome, plan: Plan, state: State) -> str:
     """Takes a training step, and returns where it differs."""
     report, words = training_difference(DrawnModule(plan, state).train(), *plan.inputs)
-    made.outside = [(o.operator, o.why) for o in outside(report)]
+    result.outside = [(o.operator, o.why) for o in outside(report)]
     texts = [text for graph in report.graphs for text in graph.texts.values()]
-    made.text = "\n".join(texts) if words else ""
+    result.text = "\n".join(texts) if words else ""
     return words
 
 
@@ -118,8 +118,9 @@ def coverage(results: Sequence[Outcome]) -> Iterator[str]:
         yield f"  {name}: {count} modules, reads {after} others, read by {before}{words}"
     if not any(r.operators for r in results):
         return
-    met = {operator for r in results for operator in r.operators}
-    yield f"{len(met & set(RULES))} of {len(RULES)} rules met; not met: {', '.join(sorted(set(RULES) - met))}"
+    operators = {operator for r in results for operator in r.operators}
+    missing = set(RULES) - operators
+    yield f"{len(operators & set(RULES))} of {len(RULES)} rules met; not met: {', '.join(sorted(missing))}"
 
 
 def main() -> int:

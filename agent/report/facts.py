@@ -85,8 +85,8 @@ class ReportedCandidate:
 @dataclass(frozen=True, slots=True)
 class Gain:
     """Describes what the session's winner is worth. `gain` is the baseline's time over its own, between `low`
-    and `high` at 95 %: None where it was not timed in turns with the baseline. `own` is the time of the
-    compiler's own choice over its own, of single readings. `shrinkage` is the share of the speed of the
+    and `high` at 95 %: None where it was not timed in turns with the baseline. `over_first` is the time of
+    the compiler's own choice over its own, of single readings. `shrinkage` is the share of the speed of the
     search's reading that the confirmation did not find; None where the journal has no reading of each.
     `joules` are of one call; `over` is the fastest candidate where another leads by its energy."""
 
@@ -96,11 +96,11 @@ class Gain:
     gain: float | None
     low: float | None
     high: float | None
-    own: float | None
+    over_first: float | None
     shrinkage: float | None
     joules: float | None
     over: int | None
-    of: int
+    readings: int
     """Results that it is the best of."""
 
     @property
@@ -155,8 +155,8 @@ class CallFailure:
 @dataclass(frozen=True, slots=True)
 class SessionFacts:
     """`best[i]` is the least seconds among the first i + 1 candidates. `ended` is None for a session that
-    is not over. `calls` are those to the proposer, `lost` those that never got an answer; `said` is what
-    judging had to say of the machine."""
+    is not over. `calls` are those to the proposer, `lost` those that never got an answer; `messages` are
+    what judging had to say of the machine."""
 
     session: str
     name: str
@@ -179,7 +179,7 @@ class SessionFacts:
     calls: int
     lost: int
     failures: tuple[CallFailure, ...]
-    said: tuple[str, ...]
+    messages: tuple[str, ...]
     program: Excerpt
     winner: Excerpt | None
 
@@ -296,8 +296,8 @@ def _candidate(
     timed = node.outcome if isinstance(node.outcome, TimedOutcome) else None
     parent = "" if node.parent is None else _told_apart(state.tree[node.parent], node)
     records = node.outcome.records if isinstance(node.outcome, TimedOutcome | RejectedOutcome) else ()
-    own = node.source or node.text
-    change = difference(parent, own, lines) if parent else excerpt(own, lines)
+    text = node.source or node.text
+    change = difference(parent, text, lines) if parent else excerpt(text, lines)
     return ReportedCandidate(
         node.id,
         node.parent,
@@ -334,11 +334,11 @@ def _told_apart(parent: CandidateNode, node: CandidateNode) -> str:
 
 def _opinion(state: SessionState, node: CandidateNode) -> str:
     """Returns what a model said of it, and that it is no verdict."""
-    heard = state.opinions.get(node.id)
-    if heard is None:
+    opinion = state.opinions.get(node.id)
+    if opinion is None:
         return ""
-    what = f"{heard.label}: {heard.words}" if heard.label else f"no opinion: {heard.fault}"
-    return one_line(f"{heard.model}, which decides nothing: {what}", 1000)
+    words = f"{opinion.label}: {opinion.words}" if opinion.label else f"no opinion: {opinion.fault}"
+    return one_line(f"{opinion.model}, which decides nothing: {words}", 1000)
 
 
 def _kind(outcome: Outcome) -> Kind:
@@ -382,7 +382,7 @@ def _gain(state: SessionState) -> Gain | None:
         return None
     outcome, first = best.outcome, state.tree[0].seconds
     shrinkage = None if outcome.first is None else 1 - outcome.first / outcome.seconds
-    of = sum(n.seconds is not None for n in state.tree.nodes)
+    readings = sum(n.seconds is not None for n in state.tree.nodes)
     return Gain(
         best.id,
         outcome.seconds,
@@ -394,7 +394,7 @@ def _gain(state: SessionState) -> Gain | None:
         shrinkage,
         outcome.joules,
         _over(state, best),
-        of,
+        readings,
     )
 
 

@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from types import MappingProxyType
@@ -81,68 +82,12 @@ def recipe(
     source: Source, sides: Divided, toolchain: Toolchain, limit_seconds: float = BUILD_SECONDS
 ) -> Recipe:
     """Returns how the kernel is built; its artifact has the image too. Raises NvrtcMissing."""
-    compiler = nvrtc.locate(toolchain.nvcc)
+    build = _Build(source, sides, toolchain, nvrtc.locate(toolchain.nvcc), _own_headers(), limit_seconds)
     versions = {
         "nvcc": toolchain.nvcc.version,
         "host": toolchain.host.version,
         "cutlass": toolchain.cutlass.version,
     }
-    texts = {name: (NATIVE / name).read_text(encoding="utf-8") for name in (DEVICE_HEADER, HOST_HEADER)}
-
-    def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
-        start = time.monotonic()
-        put(folder / nvcc.SOURCE, source.text)
-        put(folder / _DEVICE_SOURCE, sides.device)
-        put(folder / _HOST_SOURCE, sides.host)
-        put(folder / HOST_HEADER, texts[HOST_HEADER])
-        headers = device_compile.cuda_headers(toolchain.nvcc.path)
-        includes = (*headers, toolchain.cutlass.home / "include")
-        options = (*_DEVICE_FLAGS, *(f"-I{path}" for path in includes))
-        device = device_compile.NvrtcCompile(
-            _DEVICE_SOURCE, IMAGE, options, {DEVICE_HEADER: texts[DEVICE_HEADER], **_HEADERS}, sides.kernels
-        )
-        stop = Event()
-        with ThreadPoolExecutor(1) as pool:
-            compilation = _host(headers)
-            host = pool.submit(nvrtc_build.run_gxx, compilation, toolchain, folder, stop, limit_seconds)
-
-            def keep_alone() -> Path:
-                stop.set()  # a folder that is kept is moved, and none may work in it
-                wait((host,))
-                return keep()
-
-            try:
-                output = device_compile.run(
-                    source.entry,
-                    folder,
-                    compiler,
-                    (device,),
-                    None,
-                    log=nvcc.LOG,
-                    command=nvcc.command_line(source.arch, nvcc.SOURCE, nvcc.LIBRARY),
-                    keep=keep_alone,
-                    cancel=cancel,
-                    limit_seconds=limit_seconds,
-                )
-                ended = nvrtc_build.awaited(host, stop, cancel)
-            except BaseException:
-                stop.set()
-                raise
-        nvrtc_build.check_gxx(source.entry, compilation, ended, folder, keep, limit_seconds)
-        link_start = time.monotonic()
-        _require_equal_parameters(source, folder, keep)
-        _wrap(source, toolchain, folder, keep, cancel, limit_seconds)
-        put(folder / _DATA, _data(device_compile.names_of(folder, IMAGE)))
-        nvrtc_build.gxx(source.entry, _link(toolchain), toolchain, folder, keep, cancel, limit_seconds)
-        for name in (_DATA, _FATBIN, _HOST_PART, f"{IMAGE}{compiler_process.NAMES}", *_LOGS):
-            (folder / name).unlink()
-        phases = (
-            *output.phases,
-            (f"g++ {_HOST_SOURCE}", ended.seconds),
-            ("link", round(time.monotonic() - link_start, 3)),
-        )
-        return Produced(round(time.monotonic() - start, 3), ptxas.parse(output.log), phases=phases)
-
     return Recipe(
         builder=DIVIDED,
         entry=source.entry,
@@ -152,7 +97,7 @@ def recipe(
         material={
             **versions,
             "headers": toolchain.cutlass.digest,
-            "own_headers": "".join(texts.values()),
+            "own_headers": "".join(build.headers.values()),
             "device_flags": " ".join(_DEVICE_FLAGS),
             "host_flags": " ".join((*_HOST_FLAGS, *_LIBRARIES)),
             "data": _DATA_TEXT,
@@ -161,8 +106,88 @@ def recipe(
             "kernels": " ".join(sides.kernels),
             "code": source.code,
         },
-        produce=produce,
+        produce=build.produce,
     )
+
+
+def _own_headers() -> Mapping[str, str]:
+    return {name: (NATIVE / name).read_text(encoding="utf-8") for name in (DEVICE_HEADER, HOST_HEADER)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """One kernel's build; `headers` are this package's, by name."""
+
+    source: Source
+    sides: Divided
+    toolchain: Toolchain
+    compiler: str
+    headers: Mapping[str, str]
+    limit_seconds: float
+
+    def produce(self, folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
+        start = time.monotonic()
+        put(folder / nvcc.SOURCE, self.source.text)
+        put(folder / _DEVICE_SOURCE, self.sides.device)
+        put(folder / _HOST_SOURCE, self.sides.host)
+        put(folder / HOST_HEADER, self.headers[HOST_HEADER])
+        output, host_seconds = self._compiled(folder, keep, cancel)
+        link_start = time.monotonic()
+        _require_equal_parameters(self.source, folder, keep)
+        _wrap(self.source, self.toolchain, folder, keep, cancel, self.limit_seconds)
+        put(folder / _DATA, _data(device_compile.names_of(folder, IMAGE)))
+        link = _link(self.toolchain)
+        nvrtc_build.gxx(self.source.entry, link, self.toolchain, folder, keep, cancel, self.limit_seconds)
+        for name in (_DATA, _FATBIN, _HOST_PART, f"{IMAGE}{compiler_process.NAMES}", *_LOGS):
+            (folder / name).unlink()
+        phases = (
+            *output.phases,
+            (f"g++ {_HOST_SOURCE}", host_seconds),
+            ("link", round(time.monotonic() - link_start, 3)),
+        )
+        return Produced(round(time.monotonic() - start, 3), ptxas.parse(output.log), phases=phases)
+
+    def _compiled(
+        self, folder: Path, keep: Callable[[], Path], cancel: Event | None
+    ) -> tuple[device_compile.CompilerOutput, float]:
+        """Compiles both sides at once. Returns what NVRTC gave, and the seconds of the host's compiler."""
+        cuda = device_compile.cuda_headers(self.toolchain.nvcc.path)
+        compilation, stop = _host(cuda), Event()
+        with ThreadPoolExecutor(1) as pool:
+            host = pool.submit(
+                nvrtc_build.run_gxx, compilation, self.toolchain, folder, stop, self.limit_seconds
+            )
+
+            def keep_alone() -> Path:
+                stop.set()  # a folder that is kept is moved, and none may work in it
+                wait((host,))
+                return keep()
+
+            try:
+                output = device_compile.run(
+                    self.source.entry,
+                    folder,
+                    self.compiler,
+                    (self._device(cuda),),
+                    None,
+                    log=nvcc.LOG,
+                    command=nvcc.command_line(self.source.arch, nvcc.SOURCE, nvcc.LIBRARY),
+                    keep=keep_alone,
+                    cancel=cancel,
+                    limit_seconds=self.limit_seconds,
+                )
+                ended = nvrtc_build.awaited(host, stop, cancel)
+            except BaseException:
+                stop.set()
+                raise
+        nvrtc_build.check_gxx(self.source.entry, compilation, ended, folder, keep, self.limit_seconds)
+        return output, ended.seconds
+
+    def _device(self, cuda: tuple[Path, ...]) -> device_compile.NvrtcCompile:
+        includes = (*cuda, self.toolchain.cutlass.home / "include")
+        options = (*_DEVICE_FLAGS, *(f"-I{path}" for path in includes))
+        headers = {DEVICE_HEADER: self.headers[DEVICE_HEADER], **_HEADERS}
+        return device_compile.NvrtcCompile(_DEVICE_SOURCE, IMAGE, options, headers, self.sides.kernels)
 
 
 def _host(headers: tuple[Path, ...]) -> Gxx:

@@ -90,24 +90,23 @@ def judge_launch(
     """
     if repeats < 2:
         raise ValueError(f"{repeats} runs cannot show an unwritten element: at least 2 are needed")
+    # Parts of a reference are made after launches, which may have changed what they were given.
     snapshot = [a.clone() if isinstance(a, Tensor) else a for a in arguments]
-    # Of the copies: parts are made after launches, which may have changed what they were given.
-    if expected is not None or not deterministic or not isinstance(program, Kernel):
-        accepted = None
-    reference = None if expected is None else whole_results(expected)
-    if accepted is None and reference is None:
-        reference = _reference(program, snapshot, around, sample)
-    shapes = (
-        reference.results
-        if reference is not None
-        else _result_shapes(program, sizes_of(program, snapshot, around))
+    comparing = _Comparing(
+        program,
+        snapshot,
+        [_tile_of(kind, tile) for kind in result_types(program)],
+        max((_size(a) for a in arguments), default=0.0),
+        around,
+        sample,
+        accepted if expected is None and deterministic and isinstance(program, Kernel) else None,
+        None if expected is None else whole_results(expected),
     )
-    scale = max((_size(a) for a in arguments), default=0.0)
-    tiles = [_tile_of(kind, tile) for kind in result_types(program)]
+    shapes = comparing.shapes()
     runs: list[list[Guarded]] = []
     differs: list[bool] = []
     problems: list[LaunchProblem] = []
-    compared: list[Comparison] = []
+    comparisons: list[Comparison] = []
     for number in range(repeats):
         # The span waits for the device, which must not end what goes on around the launch.
         with span("launch"), nullcontext() if jitter is None else jitter(number):
@@ -116,17 +115,9 @@ def judge_launch(
         if number < 2:
             runs.append(outputs)
         if number == 0 or not deterministic:
-            results = [o.result for o in outputs]
-            mark = None if accepted is None else accepted.mark(program, snapshot, results)
-            comparisons = None if accepted is None else accepted.find(mark)
-            if comparisons is None:
-                reference = reference or _reference(program, snapshot, around, sample)
-                comparisons = tuple(compare_results(reference, results, tiles, scale))
-                if accepted is not None and not reference.sampled:
-                    accepted.add(mark, comparisons)
-                if sample is not None and reference.sampled and all(c.ok for c in comparisons):
-                    problems += _projected(program, snapshot, results, reference, sample.seed, around)
-            compared += comparisons
+            of_run, of_sums = comparing.compare([o.result for o in outputs])
+            comparisons += of_run
+            problems += of_sums
         with span("comparison"):
             differs.append(any(_differ(a, b) for a, b in zip(runs[0], outputs, strict=True)))
     with span("comparison"):
@@ -135,11 +126,50 @@ def judge_launch(
         for result, first, second in zip(shapes, *runs, strict=True) if differs[1] else ():
             problems += _unwritten(result, first, second)
     if deterministic and not problems and any(differs):
-        problems += _unsteady(
-            shapes, runs, differs, isinstance(launch, DirectLaunch) and launch.workspace > 0
-        )
-    verdict = LaunchVerdict(tuple(compared), tuple(dict.fromkeys(problems)))
+        has_workspace = isinstance(launch, DirectLaunch) and launch.workspace > 0
+        problems += _unsteady(shapes, runs, differs, has_workspace)
+    verdict = LaunchVerdict(tuple(comparisons), tuple(dict.fromkeys(problems)))
     return verdict, tuple(o.result for o in runs[0])
+
+
+@dataclass(slots=True, eq=False)
+class _Comparing:
+    """Compares what runs leave with the reference of `arguments`, which is made where `accepted` has not seen that."""
+
+    program: Program
+    arguments: Sequence[Argument]
+    tiles: Sequence[tuple[int, int] | None]
+    scale: float
+    around: Mapping[str, int]
+    sample: RowSample | None
+    accepted: AcceptedResults | None
+    reference: ExpectedResults | None
+
+    def shapes(self) -> Sequence[ResultShape]:
+        if self.accepted is None:
+            return self._reference().results
+        return _result_shapes(self.program, sizes_of(self.program, self.arguments, self.around))
+
+    def compare(self, results: Sequence[Tensor]) -> tuple[Sequence[Comparison], list[LaunchProblem]]:
+        """Returns each result's comparison, and what sums of a sampled product say of the rows between."""
+        mark = None if self.accepted is None else self.accepted.mark(self.program, self.arguments, results)
+        earlier = None if self.accepted is None else self.accepted.find(mark)
+        if earlier is not None:
+            return earlier, []
+        reference = self._reference()
+        comparisons = tuple(compare_results(reference, results, self.tiles, self.scale))
+        if self.accepted is not None and not reference.sampled:
+            self.accepted.add(mark, comparisons)
+        if self.sample is None or not reference.sampled or not all(c.ok for c in comparisons):
+            return comparisons, []
+        return comparisons, _projected(
+            self.program, self.arguments, results, reference, self.sample.seed, self.around
+        )
+
+    def _reference(self) -> ExpectedResults:
+        if self.reference is None:
+            self.reference = _reference(self.program, self.arguments, self.around, self.sample)
+        return self.reference
 
 
 def _result_shapes(program: Program, sizes: Mapping[str, int]) -> tuple[ResultShape, ...]:

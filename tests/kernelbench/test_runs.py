@@ -250,10 +250,10 @@ def test_a_run_over_a_checkout(root: Path, tmp_path: Path) -> None:
     why = work(run, machine.place, Budget(None))
     assert why == "every problem's session has ended"
     found = {row.name: row for row in rows(run)}
-    assert found["level1/2_Hangs_up.py"].code == "exits" and "status 7" in found["level1/2_Hangs_up.py"].said
+    assert found["level1/2_Hangs_up.py"].code == "exits" and "status 7" in found["level1/2_Hangs_up.py"].words
     assert found["level2/2_No_start.py"].code == "no-start"
-    assert "the importer writes none (" in found["level2/2_No_start.py"].said
-    assert "problem.py" not in found["level2/2_No_start.py"].said
+    assert "the importer writes none (" in found["level2/2_No_start.py"].words
+    assert "problem.py" not in found["level2/2_No_start.py"].words
     assert [r.right for r in found.values()] == [True, False, True, True, False, True]
     assert starts(list(found.values())) == {"given": 3, "imported": 1, "none": 2}
     assert all(n == 1 for n in machine.judged.values())
@@ -399,7 +399,7 @@ def test_a_run_that_is_killed_anywhere_ends_as_it_would_have(
             except Killed:
                 pass
         run = resume_batch(kept, run.id)
-    assert [r.said for r in rows(run)] == [r.said for r in rows(whole)]
+    assert [r.words for r in rows(run)] == [r.words for r in rows(whole)]
     assert run.spend == whole.spend
     for name, member in run.members.items():
         other = whole.members[name]

@@ -144,8 +144,8 @@ def test_the_winner_is_the_fastest_that_was_confirmed() -> None:
     gain = facts("s", journal_of((0, "a", sure), (1, "b", us(7.9)))).gain
     assert gain is not None
     assert (gain.candidate, gain.gain, gain.low, gain.high) == (1, 1.5, 1.4, 1.6)
-    assert gain.share == pytest.approx(5 / 8) and gain.own == pytest.approx(10 / 8)
-    assert gain.shrinkage == pytest.approx(1 - 7.6 / 8) and gain.sure and gain.of == 3
+    assert gain.share == pytest.approx(5 / 8) and gain.over_first == pytest.approx(10 / 8)
+    assert gain.shrinkage == pytest.approx(1 - 7.6 / 8) and gain.sure and gain.readings == 3
 
 
 def test_without_a_confirmation_there_is_no_interval() -> None:

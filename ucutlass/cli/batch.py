@@ -329,4 +329,4 @@ def optimize_folder(
 
 
 def result_lines(results: Sequence[ProblemResult]) -> list[tuple[str, ...]]:
-    return [(r.name, r.session[:12], f"[{r.code}] {r.said}" if r.code else r.said) for r in results]
+    return [(r.name, r.session[:12], f"[{r.code}] {r.words}" if r.code else r.words) for r in results]

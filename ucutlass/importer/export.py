@@ -227,85 +227,36 @@ def _argument_names(model: torch.nn.Module, arguments: Sequence[Any]) -> tuple[s
     return names if flat and len(names) == len(arguments) else ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Placeholders:
+    """What the placeholders of a program are. `refs` has by a node's name what reads of it get, `numbers` the value of a
+    constant of no axes; `names` are those that are taken."""
+
+    inputs: list[Input] = field(default_factory=list)
+    refs: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    numbers: dict[str, float | int | bool] = field(default_factory=dict)
+    dynamic: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+
+
 def _translated(
     program: Any, argument_names: Sequence[str], updates: bool, number_of: Callable[[Any], int]
 ) -> Exported:
-    signature, nodes = program.graph_signature, list(program.graph.nodes)
-    by_name = {node.name: node for node in nodes if node.op == "placeholder"}
-    used = {node.name for node in nodes if node.op == "placeholder" and node.users}
-    inputs: list[Input] = []
-    refs: dict[str, Any] = {}
-    constants: dict[str, torch.Tensor] = {}
-    numbers: dict[str, float | int | bool] = {}
-    dynamic: dict[str, tuple[int, ...]] = {}
-    used_names: list[str] = []
-    user = [spec for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
-    paths = {spec.arg.name: name for spec, name in zip(user, argument_names, strict=False)}
-    specs = sorted(
-        signature.input_specs,
-        key=lambda s: (
-            list(_ORIGINS).index(s.kind.name)
-            if s.kind.name in _ORIGINS and s.kind.name != "USER_INPUT"
-            else -1
-        ),
+    user = [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+    places = _placeholders(
+        program, {spec.arg.name: name for spec, name in zip(user, argument_names, strict=False)}, number_of
     )
-    for spec in specs:
-        node = by_name.get(getattr(spec.arg, "name", ""))
-        if node is None or not isinstance(node.meta.get("val"), torch.Tensor):
-            continue
-        if spec.kind.name not in _ORIGINS:
-            raise Unsupported(f"forward takes an argument of the kind {spec.kind.name}")
-        origin = _ORIGINS[spec.kind.name]
-        if origin != "input" and not node.meta["val"].numel():
-            refs[node.name] = EMPTY
-            continue
-        path = paths.get(node.name, node.name) if origin == "input" else spec.target
-        name = free(path, used_names)
-        used_names.append(name)
-        refs[node.name] = ValueRef(name)
-        if origin == "constant":
-            constants[path] = program.constants[spec.target]
-            if (number := _number(constants[path])) is not None:
-                numbers[node.name] = number
-                continue
-        if origin == "input" or node.name in used:
-            inputs.append(Input(name, path, origin, tensor_of(node.meta["val"], name, number_of)))
-            if axes := tuple(i for i, n in enumerate(node.meta["val"].shape) if not isinstance(n, int)):
-                dynamic[name] = axes
-    values = {i.name: i.tensor for i in inputs}
-    builder = GraphBuilder(values)
-    builder.positions |= {
-        i.name for i in inputs if i.origin == "constant" and _is_positions(constants[i.path])
-    }
-    builder.parameters |= {i.name for i in inputs if i.origin == "parameter"}
-    noted(program.graph, _state(program), number_of)
-    for name, number in numbers.items():
-        builder.name = free(name, used_names)
-        refs[name] = constant(builder, number, (), tensor_of(by_name[name].meta["val"], name).element)
-    for node in nodes:
-        match node.op:
-            case "call_function" if node.target is operator.getitem:
-                source, index = node.args
-                refs[node.name] = refs[source.name][index]
-            case "call_function" if isinstance(node.meta.get("val"), int | torch.SymInt):
-                refs[node.name] = number_of(node.meta["val"])
-            case "call_function" if isinstance(node.meta.get("val"), bool | torch.SymBool | torch.SymFloat):
-                refs[node.name] = None  # a condition on extents, or a number that is read nowhere
-            case "call_function":
-                refs[node.name] = translated(node, refs, builder, used_names, RULES, number_of)
-            case "get_attr":
-                reader = next(iter(node.users), node)
-                place = OperatorOrigin(str(reader.target), _module(reader), source_line(reader))
-                raise Unsupported(
-                    "a branch or a loop on values of tensors, of which no program has any", place
-                )
-            case _:
-                pass
+    refs = places.refs
+    builder = _builder(program, places, number_of)
+    for node in program.graph.nodes:
+        if node.op in ("call_function", "get_attr"):
+            refs[node.name] = _value(node, places, builder, number_of)
     results, leaves, written = _outputs(program, refs, updates)
     results = [_computed(builder, name) for name in results]
     read = needed(builder, results)
     nodes_left = tuple(n for n in builder.nodes if n.name in read)
-    inputs_left = tuple(i for i in inputs if i.name in read or i.origin == "input")
+    inputs_left = tuple(i for i in places.inputs if i.name in read or i.origin == "input")
     graph = TensorGraph(inputs_left, nodes_left, tuple(results), dict(builder.values))
     read_constants = {i.path for i in inputs_left if i.origin == "constant"}
     arguments = tuple(
@@ -316,13 +267,81 @@ def _translated(
     )
     return Exported(
         graph,
-        {p: t for p, t in constants.items() if p in read_constants},
+        {p: t for p, t in places.constants.items() if p in read_constants},
         arguments,
         leaves,
         program.call_spec.out_spec,
         written,
-        dynamic,
+        places.dynamic,
     )
+
+
+def _placeholders(program: Any, paths: Mapping[str, str], number_of: Callable[[Any], int]) -> _Placeholders:
+    """Returns what the placeholders are; `paths` has the names of forward's arguments by their nodes'. Arguments come first,
+    so that they keep their names where a parameter has the same. Raises Unsupported."""
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    places = _Placeholders()
+    ranks = {kind: rank for rank, kind in enumerate(_ORIGINS) if kind != "USER_INPUT"}
+    for spec in sorted(program.graph_signature.input_specs, key=lambda s: ranks.get(s.kind.name, -1)):
+        node = nodes.get(getattr(spec.arg, "name", ""))
+        if node is None or not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        value = node.meta["val"]
+        if spec.kind.name not in _ORIGINS:
+            raise Unsupported(f"forward takes an argument of the kind {spec.kind.name}")
+        origin = _ORIGINS[spec.kind.name]
+        if origin != "input" and not value.numel():
+            places.refs[node.name] = EMPTY
+            continue
+        path = paths.get(node.name, node.name) if origin == "input" else spec.target
+        name = free(path, places.names)
+        places.names.append(name)
+        places.refs[node.name] = ValueRef(name)
+        if origin == "constant":
+            places.constants[path] = program.constants[spec.target]
+            if (number := _number(places.constants[path])) is not None:
+                places.numbers[node.name] = number
+                continue
+        if origin == "input" or node.users:
+            places.inputs.append(Input(name, path, origin, tensor_of(value, name, number_of)))
+            if axes := tuple(i for i, n in enumerate(value.shape) if not isinstance(n, int)):
+                places.dynamic[name] = axes
+    return places
+
+
+def _builder(program: Any, places: _Placeholders, number_of: Callable[[Any], int]) -> GraphBuilder:
+    """Returns a graph of the inputs and of the constants that are numbers."""
+    builder = GraphBuilder({i.name: i.tensor for i in places.inputs})
+    for i in places.inputs:
+        if i.origin == "constant" and _is_positions(places.constants[i.path]):
+            builder.positions.add(i.name)
+        elif i.origin == "parameter":
+            builder.parameters.add(i.name)
+    noted(program.graph, _state(program), number_of)
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    for name, number in places.numbers.items():
+        builder.name = free(name, places.names)
+        element = tensor_of(values[name], name).element
+        places.refs[name] = constant(builder, number, (), element)
+    return builder
+
+
+def _value(node: Any, places: _Placeholders, builder: GraphBuilder, number_of: Callable[[Any], int]) -> Any:
+    """Returns what an operator's node gives: values of the graph, an extent, or None for what no operator reads. Raises
+    Unsupported."""
+    if node.op == "get_attr":
+        reader = next(iter(node.users), node)
+        place = OperatorOrigin(str(reader.target), _module(reader), source_line(reader))
+        raise Unsupported("a branch or a loop on values of tensors, of which no program has any", place)
+    if node.target is operator.getitem:
+        source, index = node.args
+        return places.refs[source.name][index]
+    match node.meta.get("val"):
+        case int() | torch.SymInt() as extent:
+            return number_of(extent)
+        case torch.SymBool() | torch.SymFloat():
+            return None  # a condition on extents, or a number that is read nowhere
+    return translated(node, places.refs, builder, places.names, RULES, number_of)
 
 
 def _state(program: Any) -> dict[str, torch.Tensor]:
