@@ -82,7 +82,9 @@ def recipe(
     source: Source, sides: Divided, toolchain: Toolchain, limit_seconds: float = BUILD_SECONDS
 ) -> Recipe:
     """Returns how the kernel is built; its artifact has the image too. Raises NvrtcMissing."""
-    build = _Build(source, sides, toolchain, nvrtc.locate(toolchain.nvcc), _own_headers(), limit_seconds)
+    build = _DividedBuild(
+        source, sides, toolchain, nvrtc.locate(toolchain.nvcc), _own_headers(), limit_seconds
+    )
     versions = {
         "nvcc": toolchain.nvcc.version,
         "host": toolchain.host.version,
@@ -115,7 +117,7 @@ def _own_headers() -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Build:
+class _DividedBuild:
     """One kernel's build; `headers` are this package's, by name."""
 
     source: Source

@@ -83,6 +83,11 @@ def test_two_results_of_one_call_are_one_stage(steps: str) -> None:
         assert chosen.planned.plan.problem.gives == (1, 0)
 
 
+def test_layers_whose_results_are_converted_are_torchs() -> None:
+    plan = planned(GRU.format(steps="=17").replace("y: f32", "y: f16"))
+    assert plan.torch_stages == ("y = torch.gru",)
+
+
 def test_layers_of_64_bits_are_torchs() -> None:
     plan = planned(BOTH.format(steps="=17").replace("f32", "f64"))
     assert plan.torch_stages == NAMES

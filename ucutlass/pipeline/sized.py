@@ -14,6 +14,7 @@ from ucutlass.kernels.call_family import CallProblem
 from ucutlass.kernels.families import match_call
 from ucutlass.pipeline.copy_elision import elided_copies
 from ucutlass.shapes import MAX_ELEMENTS, ShapeError, check_requirements
+from ucutlass.torch_functions import TORCH_SIGNATURES
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +168,16 @@ def _call_problem(
     stage: Stage, buffers: Mapping[str, Buffer], dims: Mapping[str, Extent]
 ) -> CallProblem | None:
     """Returns the problem of a stage that calls a torch function for which there are kernels, where its extents are those
-    of every call; None of another stage."""
+    of every call; None of another stage, and of one that converts what torch gives."""
     if not isinstance(stage.call, ir.TorchCall):
         return None
     tensors = [buffers[a] for a in stage.arguments if isinstance(a, str) and a in buffers]
     if not all(_is_fixed(axis, dims) for tensor in tensors for axis in tensor.type.axes):
         return None
     call = stage.call
+    gives = TORCH_SIGNATURES[call.function].gives
+    if any(result.elem != gives(tensors[0].type.elem) for result in call.results):
+        return None
     elements, shapes = [t.type.elem for t in tensors], [t.shape for t in tensors]
     return match_call(call.function, dict(call.keywords), call.gives, elements, shapes)
 
