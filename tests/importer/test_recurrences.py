@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.importer.float64_check import difference
+from ucutlass.importer.export import exported
 
 Form = Literal["joined", "state first", "apart"]
 
@@ -159,3 +160,36 @@ def test_steps_out_of_order_are_none() -> None:
 def test_a_sequence_that_is_computed_is_one() -> None:
     program, wrong = result_of(Changing("joined", 0, torch.tanh), 0)
     assert not wrong and program.text.count("torch.rnn_tanh(") == 1
+
+
+class Layers(nn.Module):
+    """Gives what a layer does of every step, and its last state."""
+
+    def __init__(self, layers: nn.RNNBase) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: Tensor, *states: Tensor) -> tuple[Tensor, Tensor]:
+        y, last = self.layers(x, states if len(states) > 1 else states[0])
+        return y, last[1] if len(states) > 1 else last
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_no_step_of_a_layer_is_computed_to_know_its_shapes(
+    kind: type[nn.RNNBase], batch_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = Layers(kind(5, 4, num_layers=2, bidirectional=True, batch_first=batch_first))
+    states = [torch.randn(4, 3, 4) for _ in range(2 if kind is nn.LSTM else 1)]
+    inputs = torch.randn(9, 3, 5) if not batch_first else torch.randn(3, 9, 5), *states
+
+    def unrolled(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("torch computes the layer's shapes step by step")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("torch._decomp.decompositions._rnn_helper", unrolled)
+        program = exported(module, inputs)
+    shapes = [program.graph.values[name].shape for name in program.graph.results]
+    assert shapes == [tuple(result.shape) for result in module(*inputs)]
+    text, wrong = difference(module, *inputs)
+    assert not wrong and text.text.count("torch.") == 2

@@ -33,6 +33,7 @@ from ucutlass.importer.operators.products import ATTENDS, WINDOW
 from ucutlass.importer.operators.views import EMPTY, MEMORY, READ_MEMORY, SKIP_EMPTY, constant
 from ucutlass.importer.recurrences import rolled
 from ucutlass.importer.symbolic import formulas_of, small_stand_ins, stand_ins, symbols_of
+from ucutlass.importer.whole_layers import TORCHS, whole_layers
 
 ELEMENTS = {
     torch.float64: "f64",
@@ -174,7 +175,7 @@ def _program(model: torch.nn.Module, arguments: Sequence[Any], dynamic_shapes: A
         table.pop(op)
     table.update(ready_operators())
     table.update(more_decompositions())
-    with torch.no_grad():
+    with torch.no_grad(), whole_layers(model):
         program = torch.export.export(model, tuple(arguments), dynamic_shapes=dynamic_shapes, strict=False)
         rolled(program.graph)  # cells are whole here alone
         program = program.run_decompositions(table)
@@ -461,7 +462,7 @@ def translated(
     number: Callable[[Any], int] = fixed,
 ) -> Any:
     """Returns what an operator gives by its rule: a ValueRef, or a tuple of them. Raises Unsupported."""
-    target = str(node.target)
+    target = TORCHS.get(str(node.target), str(node.target))
     if target in CHECKS:
         return None
     builder.origin = OperatorOrigin(target, _module(node), source_line(node))

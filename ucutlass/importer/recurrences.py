@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
+from ucutlass.importer.whole_layers import LAYERS
+
 aten: Any = torch.ops.aten
 
 FxNode: TypeAlias = Any
@@ -26,15 +28,15 @@ FEWEST_STEPS = 8
 """A shorter loop stays as it is."""
 
 _LAYERS: Mapping[Any, Any] = MappingProxyType(
-    {aten.tanh.default: aten.rnn_tanh.input, aten.relu.default: aten.rnn_relu.input}
+    {aten.tanh.default: LAYERS["rnn_tanh"], aten.relu.default: LAYERS["rnn_relu"]}
 )
 
 _CELLS: Mapping[Any, Any] = MappingProxyType(
     {
-        aten.gru_cell.default: aten.gru.input,
-        aten.lstm_cell.default: aten.lstm.input,
-        aten.rnn_relu_cell.default: aten.rnn_relu.input,
-        aten.rnn_tanh_cell.default: aten.rnn_tanh.input,
+        aten.gru_cell.default: LAYERS["gru"],
+        aten.lstm_cell.default: LAYERS["lstm"],
+        aten.rnn_relu_cell.default: LAYERS["rnn_relu"],
+        aten.rnn_tanh_cell.default: LAYERS["rnn_tanh"],
     }
 )
 
