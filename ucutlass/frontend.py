@@ -130,7 +130,12 @@ def kernel(checked: Checked, name: str | None = None) -> ir.Kernel:
     if isinstance(named, ir.Pipeline):
         stage_kernels = {s.call.name for s in named.stages if isinstance(s.call, ir.Kernel)}
         called = sorted(stage_kernels & set(programs(checked)))
+        functions = sorted(
+            {f"torch.{s.call.function}" for s in named.stages if isinstance(s.call, ir.TorchCall)}
+        )
         hint = f"; name one of those that it calls: {', '.join(called)}" if called else ""
+        if functions:
+            hint += f"; what computes {', '.join(functions)} has no schedule"
         raise ShapeError("UC0601", f"{named.name} is a pipeline, and one kernel is wanted here{hint}")
     return named
 

@@ -147,6 +147,11 @@ def test_what_takes_one_kernel_says_so(ucc: Ucc, write: Any) -> None:
     result = ucc("emit", write(BRANCHES), "-s", "T=64,D=64,F=64")
     assert result.status == 2
     assert "branches is a pipeline" in result.err and "name one of those that it calls: linear" in result.err
+    text = (
+        "pipeline p(x: f32[M, N]) -> f32[M, N] {\n  y: f32[M, N] = torch.softmax(x, dim=1)\n  return y\n}\n"
+    )
+    result = ucc("tune", write(text), "-s", "M=64,N=64")
+    assert result.status == 2 and "what computes torch.softmax has no schedule" in result.err
 
 
 @pytest.mark.usefixtures("forked")
