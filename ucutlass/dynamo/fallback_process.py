@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
+from ucutlass.dynamo.inductor import start_compilers, whole
 from ucutlass.runtime import isolation
 
 _LOG = logging.getLogger("ucutlass.dynamo")
@@ -232,8 +233,6 @@ def compile_portable(written: bytes) -> None:
     from torch._guards import TracingContext, tracing
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    from ucutlass.dynamo.backend import start_compilers, whole
 
     start_compilers()
     portable_graph: PortableGraph = pickle.loads(written)
