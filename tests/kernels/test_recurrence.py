@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -71,9 +73,13 @@ def expected(problem: RecurrentProblem, inputs: list[torch.Tensor]) -> list[torc
     return [results[number] for number in problem.gives]
 
 
-@pytest.mark.parametrize(
-    ("problem", "schedule"), CASES, ids=[f"{p.cell}-{i}" for i, (p, _) in enumerate(CASES)]
-)
+def parameters() -> Iterator[Any]:
+    for number, (problem, schedule) in enumerate(CASES):
+        marks = [pytest.mark.slow] if problem.element is F16 else []
+        yield pytest.param(problem, schedule, id=f"{problem.cell}-{number}", marks=marks)
+
+
+@pytest.mark.parametrize(("problem", "schedule"), parameters())
 def test_a_launch_gives_what_torch_gives(
     problem: RecurrentProblem, schedule: RecurrentSchedule, tmp_path: Path
 ) -> None:
