@@ -118,11 +118,7 @@ def nvcc_recipe(
             "leave UCUTLASS_BUILD_PATH out or set it to `auto`, with NVRTC and nvJitLink installed "
             "(`ucc doctor` tells), or write `warps multistage` in the schedule",
         )
-    versions = {
-        "nvcc": toolchain.nvcc.version,
-        "host": toolchain.host.version,
-        "cutlass": toolchain.cutlass.version,
-    }
+    versions = toolchain.versions
 
     def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
         compiled = nvcc.compile_source(source, toolchain, folder, keep, cancel, limit_seconds, parts=parts)

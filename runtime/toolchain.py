@@ -94,6 +94,11 @@ class Toolchain:
     host: HostCompiler
     cutlass: Cutlass
 
+    @property
+    def versions(self) -> dict[str, str]:
+        """What decides, with flags and code, what is built."""
+        return {"nvcc": self.nvcc.version, "host": self.host.version, "cutlass": self.cutlass.version}
+
 
 @span("finding the tool chain")
 def find(environ: Mapping[str, str] | None = None) -> Toolchain:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -85,11 +84,7 @@ def recipe(
     build = _DividedBuild(
         source, sides, toolchain, nvrtc.locate(toolchain.nvcc), _own_headers(), limit_seconds
     )
-    versions = {
-        "nvcc": toolchain.nvcc.version,
-        "host": toolchain.host.version,
-        "cutlass": toolchain.cutlass.version,
-    }
+    versions = toolchain.versions
     return Recipe(
         builder=DIVIDED,
         entry=source.entry,
@@ -133,7 +128,19 @@ class _DividedBuild:
         put(folder / _DEVICE_SOURCE, self.sides.device)
         put(folder / _HOST_SOURCE, self.sides.host)
         put(folder / HOST_HEADER, self.headers[HOST_HEADER])
-        output, host_seconds = self._compiled(folder, keep, cancel)
+        cuda = device_compile.cuda_headers(self.toolchain.nvcc.path)
+        output, host_seconds = nvrtc_build.both_sides(
+            self.source.entry,
+            self._device(cuda),
+            _host(cuda),
+            self.toolchain,
+            folder,
+            compiler=self.compiler,
+            command=nvcc.command_line(self.source.arch, nvcc.SOURCE, nvcc.LIBRARY),
+            keep=keep,
+            cancel=cancel,
+            limit_seconds=self.limit_seconds,
+        )
         link_start = time.monotonic()
         _require_equal_parameters(self.source, folder, keep)
         _wrap(self.source, self.toolchain, folder, keep, cancel, self.limit_seconds)
@@ -148,42 +155,6 @@ class _DividedBuild:
             ("link", round(time.monotonic() - link_start, 3)),
         )
         return Produced(round(time.monotonic() - start, 3), ptxas.parse(output.log), phases=phases)
-
-    def _compiled(
-        self, folder: Path, keep: Callable[[], Path], cancel: Event | None
-    ) -> tuple[device_compile.CompilerOutput, float]:
-        """Compiles both sides at once. Returns what NVRTC gave, and the seconds of the host's compiler."""
-        cuda = device_compile.cuda_headers(self.toolchain.nvcc.path)
-        compilation, stop = _host(cuda), Event()
-        with ThreadPoolExecutor(1) as pool:
-            host = pool.submit(
-                nvrtc_build.run_gxx, compilation, self.toolchain, folder, stop, self.limit_seconds
-            )
-
-            def keep_alone() -> Path:
-                stop.set()  # a folder that is kept is moved, and none may work in it
-                wait((host,))
-                return keep()
-
-            try:
-                output = device_compile.run(
-                    self.source.entry,
-                    folder,
-                    self.compiler,
-                    (self._device(cuda),),
-                    None,
-                    log=nvcc.LOG,
-                    command=nvcc.command_line(self.source.arch, nvcc.SOURCE, nvcc.LIBRARY),
-                    keep=keep_alone,
-                    cancel=cancel,
-                    limit_seconds=self.limit_seconds,
-                )
-                ended = nvrtc_build.awaited(host, stop, cancel)
-            except BaseException:
-                stop.set()
-                raise
-        nvrtc_build.check_gxx(self.source.entry, compilation, ended, folder, keep, self.limit_seconds)
-        return output, ended.seconds
 
     def _device(self, cuda: tuple[Path, ...]) -> device_compile.NvrtcCompile:
         includes = (*cuda, self.toolchain.cutlass.home / "include")

@@ -114,11 +114,7 @@ def recipe(kernel: Lean, toolchain: Toolchain, limit_seconds: float = BUILD_SECO
     Raises NvrtcMissing.
     """
     compiler = nvrtc.locate(toolchain.nvcc)
-    versions = {
-        "nvcc": toolchain.nvcc.version,
-        "host": toolchain.host.version,
-        "cutlass": toolchain.cutlass.version,
-    }
+    versions = toolchain.versions
 
     def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
         start = time.monotonic()
@@ -130,34 +126,19 @@ def recipe(kernel: Lean, toolchain: Toolchain, limit_seconds: float = BUILD_SECO
         device_part = device_compile.NvrtcCompile(
             nvcc.SOURCE, DEVICE_PART, options, dict.fromkeys(UNUSED_HEADERS, "")
         )
-        stop = Event()
-        with ThreadPoolExecutor(1) as pool:
-            host = pool.submit(run_gxx, _HOST, toolchain, folder, stop, limit_seconds)
-
-            def keep_alone() -> Path:
-                stop.set()  # a folder that is kept is moved, and none may work in it
-                wait((host,))
-                return keep()
-
-            try:
-                done = device_compile.run(
-                    kernel.device.entry,
-                    folder,
-                    compiler,
-                    (device_part,),
-                    None,
-                    log=nvcc.LOG,
-                    command=_DEVICE_COMMAND,
-                    keep=keep_alone,
-                    cancel=cancel,
-                    limit_seconds=limit_seconds,
-                )
-                ended = awaited(host, stop, cancel)
-            except BaseException:
-                stop.set()
-                raise
-        check_gxx(kernel.device.entry, _HOST, ended, folder, keep, limit_seconds)
-        phases = (*done.phases, (f"g++ {_HOST_SOURCE}", ended.seconds))
+        output, host_seconds = both_sides(
+            kernel.device.entry,
+            device_part,
+            _HOST,
+            toolchain,
+            folder,
+            compiler=compiler,
+            command=_DEVICE_COMMAND,
+            keep=keep,
+            cancel=cancel,
+            limit_seconds=limit_seconds,
+        )
+        phases = (*output.phases, (f"g++ {_HOST_SOURCE}", host_seconds))
         return Produced(round(time.monotonic() - start, 3), ptxas.PtxasReport(), phases=phases)
 
     return Recipe(
@@ -180,6 +161,51 @@ def recipe(kernel: Lean, toolchain: Toolchain, limit_seconds: float = BUILD_SECO
     )
 
 
+def both_sides(
+    entry: str,
+    device: device_compile.NvrtcCompile,
+    host: Gxx,
+    toolchain: Toolchain,
+    folder: Path,
+    *,
+    compiler: str,
+    command: str,
+    keep: Callable[[], Path],
+    cancel: Event | None,
+    limit_seconds: float,
+) -> tuple[device_compile.CompilerOutput, float]:
+    """Compiles the device's side by NVRTC while the host's compiler compiles the host's. Returns what NVRTC gave, and the
+    seconds of the other. Raises as `device_compile.run` and `check_gxx`."""
+    stop = Event()
+    with ThreadPoolExecutor(1) as pool:
+        compilation = pool.submit(run_gxx, host, toolchain, folder, stop, limit_seconds)
+
+        def keep_alone() -> Path:
+            stop.set()  # a folder that is kept is moved, and none may work in it
+            wait((compilation,))
+            return keep()
+
+        try:
+            output = device_compile.run(
+                entry,
+                folder,
+                compiler,
+                (device,),
+                None,
+                log=nvcc.LOG,
+                command=command,
+                keep=keep_alone,
+                cancel=cancel,
+                limit_seconds=limit_seconds,
+            )
+            ended = awaited(compilation, stop, cancel)
+        except BaseException:
+            stop.set()
+            raise
+    check_gxx(entry, host, ended, folder, keep, limit_seconds)
+    return output, ended.seconds
+
+
 def driver(toolchain: Toolchain, cache: Cache, cancel: Event | None = None) -> Artifact:
     """Returns the part of the host's side that all share; the artifact has DRIVER_PART. Raises as `make`."""
     return make(driver_recipe(toolchain), cache, cancel=cancel)
@@ -188,11 +214,7 @@ def driver(toolchain: Toolchain, cache: Cache, cancel: Event | None = None) -> A
 def driver_recipe(toolchain: Toolchain) -> Recipe:
     """Returns how that part is made and kept."""
     text = (NATIVE / DRIVER_SOURCE).read_text(encoding="utf-8")
-    versions = {
-        "nvcc": toolchain.nvcc.version,
-        "host": toolchain.host.version,
-        "cutlass": toolchain.cutlass.version,
-    }
+    versions = toolchain.versions
     major, minor = toolchain.nvcc.version.split(".")[:2]
     flags = (*_DRIVER_FLAGS, f"-D__CUDACC_VER_MAJOR__={major}", f"-D__CUDACC_VER_MINOR__={minor}")
     command = f"g++ {' '.join(flags)} -c -o {DRIVER_PART} {DRIVER_SOURCE}"
