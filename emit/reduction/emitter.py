@@ -415,7 +415,9 @@ class _Body:
         return LocalNames(self.problem.vector, local=frozenset(late))
 
     def _cached(self, load: int) -> bool:
-        """Whether a load is the same for all rows, or for a vector's elements."""
+        """Whether a load is the same for all rows, or for a vector's elements, and its elements keep their places."""
+        if load in self.writer.applied.values():
+            return False
         source = self.problem.loads[load]
         modes = touched(self.plan, (*source.axes, *source.guards))
         return modes.isdisjoint(range(len(self.problem.rows))) or self.problem.vector not in modes

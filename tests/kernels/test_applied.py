@@ -54,3 +54,13 @@ def test_kernels_compute_with_values_in_place(fields: str) -> None:
     text = GELU.replace("SCHEDULE", f"schedule sm90a {{ {fields} }}")
     row = emulate(Job("applied", text, "k", {"T": 7, "D": 1000}, None, 0))
     assert row.status == "right", row.detail
+
+
+@compiled
+def test_one_row_computes_with_values_in_place() -> None:
+    """All elements of a kernel without rows are the same for all rows, and are kept nevertheless."""
+    text = "kernel k(x: f32[D], y: f32[D]) -> f32[] { s = sigmoid(x)\n return sum[D](s * log(s) - s * y) }"
+    planned, _ = planned_source(text, "", D=300)
+    assert isinstance(planned.plan, ReductionPlan) and planned.plan.schedule.applied
+    row = emulate(Job("one row", text, "k", {"D": 300}, None, 0))
+    assert row.status == "right", row.detail
