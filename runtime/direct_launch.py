@@ -37,7 +37,7 @@ def direct_launch(spec: LaunchSpec, series: LaunchSequence) -> DirectLaunch:
             for slot, value in zip(spec.params, arguments, strict=True)
             if isinstance(slot, ScalarSlot)
         ]
-        device = device_of(arguments)
+        device = device_of((*arguments, *results))
         with current(device):
             Runner(spec.name, series, device).run((*tensors, *results), scalars, workspace)
 

@@ -54,7 +54,9 @@ def judge_case(
     """Runs and judges one case; `accepted` has what was right in cases before it. Raises what the launch and the
     reference raise; a refusal where it is allowed is a verdict without comparisons."""
     extents = complete(program, case.sizes)
-    judged = partial(check, program, tile=tile, repeats=case.repeats, accepted=accepted)
+    judged = partial(
+        check, program, tile=tile, repeats=case.repeats, accepted=accepted, device=torch.device(device)
+    )
     arguments = _arguments(program, case, tile, device)
     match case.kind:
         case "values":

@@ -75,6 +75,7 @@ def judge_launch(
     around: Mapping[str, int] = NOTHING,
     sample: RowSample | None = None,
     accepted: AcceptedResults | None = None,
+    device: torch.device | None = None,
 ) -> tuple[LaunchVerdict, tuple[Tensor, ...]]:
     """Runs `launch` `repeats` times (at least 2), on outputs and, where it is a DirectLaunch, a workspace
     poisoned with NaN and with a finite pattern, and judges all runs. Also what the first run wrote.
@@ -85,7 +86,8 @@ def judge_launch(
     `expected` saves computing the reference again for the same arguments; without it a large one is made in
     slices (`ucutlass.reference.slices`). `around` as in `binding.bind`; with `sample` a kernel's results are
     compared at some coordinates alone, where that saves anything. What `accepted` has seen of a kernel is compared
-    with nothing again, and what is right everywhere is added to it. Errors of the launch and of the
+    with nothing again, and what is right everywhere is added to it. `device` is the results', by default that of the
+    first tensor, or the CPU where there is none. Errors of the launch and of the
     reference (`ucutlass.reference.errors`) are raised; ValueError for fewer than 2 repeats.
     """
     if repeats < 2:
@@ -110,7 +112,9 @@ def judge_launch(
     for number in range(repeats):
         # The span waits for the device, which must not end what goes on around the launch.
         with span("launch"), nullcontext() if jitter is None else jitter(number):
-            outputs, run_problems = _run(launch, arguments, shapes, _pattern(number), offset)
+            outputs, run_problems = _run(
+                launch, arguments, shapes, device or device_of(arguments), _pattern(number), offset
+            )
         problems += run_problems
         if number < 2:
             runs.append(outputs)
@@ -281,10 +285,10 @@ def _run(
     launch: JudgedLaunch | DirectLaunch,
     arguments: Sequence[Argument],
     results: Sequence[ResultShape],
+    device: torch.device,
     pattern: tuple[int, int],
     offset: int,
 ) -> tuple[list[Guarded], list[LaunchProblem]]:
-    device = device_of(arguments)
     out, work = (POISONS[i] for i in pattern)
     outputs = [guarded(r.shape, outer_dtype(r.elem), device, out, offset) for r in results]
     written = [o.result for o in outputs]

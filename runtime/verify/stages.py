@@ -22,7 +22,7 @@ from ucutlass.pipeline.names import outer_names
 from ucutlass.pipeline.sized import SizedPipeline, Step, alone
 from ucutlass.reference import Expected, RowSample, exact_result, expect
 from ucutlass.reference.errors import CallError, UnsupportedError
-from ucutlass.reference.interpreter import Argument, run_stage, stage_arguments
+from ucutlass.reference.interpreter import Argument, device_of, run_stage, stage_arguments
 from ucutlass.reference.slices import VALUES, values
 from ucutlass.runtime.verify.accepted import AcceptedResults
 from ucutlass.runtime.verify.comparison import unravel
@@ -57,6 +57,7 @@ def check(
     sample: RowSample | None = None,
     accepted: AcceptedResults | None = None,
     end_to_end: bool = True,
+    device: torch.device | None = None,
 ) -> LaunchVerdict:
     """As `ucutlass.runtime.verify.judge.judge_launch`; a StagedLaunch stage by stage too, and then a
     reference of the whole that has no bound, or does not fit into the device's memory, raises nothing. With
@@ -64,6 +65,8 @@ def check(
 
     `accepted` is for stages and the whole. `expected` is of the whole: what the program should compute, where that is another text's to say.
     """
+    # A stage without operands, such as one that fills a buffer, runs where the others do.
+    device = device or device_of(arguments)
     if not isinstance(launch, StagedLaunch):
         return judge_launch(
             program,
@@ -77,8 +80,11 @@ def check(
             offset=offset,
             sample=sample,
             accepted=accepted,
+            device=device,
         )[0]
-    stages, stored, cut = _judge_stages(launch, arguments, tile, deterministic, offset, sample, accepted)
+    stages, stored, cut = _judge_stages(
+        launch, arguments, tile, deterministic, offset, sample, accepted, device
+    )
     if cut:
         return LaunchVerdict((), (), tuple(stages), cut)
     kinds = launch.sized.pipeline.results
@@ -110,6 +116,7 @@ def check(
         repeats=repeats,
         jitter=jitter,
         offset=offset,
+        device=device,
     )
     problems = list(verdict.problems)
     if deterministic:
@@ -154,6 +161,7 @@ def _judge_stages(
     offset: int,
     sample: RowSample | None,
     accepted: AcceptedResults | None,
+    device: torch.device,
 ) -> tuple[list[StageVerdict], list[Tensor], str]:
     """Returns every stage's verdict, the results as the stages stored them, and why not all stages were
     judged: a stage that is wrong ends it where no reference takes what it stored."""
@@ -164,7 +172,7 @@ def _judge_stages(
         operands = stage_arguments(step.stage, buffers)
         try:
             verdict, outputs = _judge_stage(
-                layout, step, launch, operands, tile, deterministic, offset, sample, accepted
+                layout, step, launch, operands, tile, deterministic, offset, sample, accepted, device
             )
         except CallError as problem:
             if all(m.state != "wrong" for m in verdicts):
@@ -190,6 +198,7 @@ def _judge_stage(
     offset: int,
     sample: RowSample | None,
     accepted: AcceptedResults | None,
+    device: torch.device,
 ) -> tuple[StageVerdict, Sequence[Tensor]]:
     if launch is None:
         # As the series stores it.
@@ -200,7 +209,7 @@ def _judge_stage(
         each = dict(zip(step.stage.arguments, operands, strict=True))
         program, inputs = alone(layout, step), [each[name] for name in step.reads]
         verdict, results = judge_launch(
-            program, launch, inputs, tile=tile, deterministic=deterministic, offset=offset
+            program, launch, inputs, tile=tile, deterministic=deterministic, offset=offset, device=device
         )
         return StageVerdict(step.name, verdict.comparisons, verdict.problems), results
     own = tile
@@ -216,6 +225,7 @@ def _judge_stage(
         around=layout.sizes,
         sample=sample,
         accepted=accepted,
+        device=device,
     )
     return StageVerdict(step.name, verdict.comparisons, verdict.problems), results
 

@@ -66,13 +66,31 @@ pipeline staged(x: bf16[T, D], up: bf16[F, D], down: bf16[D, F]) -> (y: bf16[T, 
 }
 """
 
-TEXTS = {"mlp": MLP, "calls": CALLS, "branches": BRANCHES, "mixed": WITH_TORCH, "staged": STAGED}
+FILLED = """
+pipeline filled(x: f32[N, P]) -> f32[M, P] {
+  ones: f32[M=7, N] = expand[M, N](1.0)
+  twice: f32[N, P] = x * 2
+  sums: f32[M, P] = torch.matmul(ones, twice)
+  return sums + 1
+}
+"""
+"""A stage without operands, read by a torch function."""
+
+TEXTS = {
+    "filled": FILLED,
+    "mlp": MLP,
+    "calls": CALLS,
+    "branches": BRANCHES,
+    "mixed": WITH_TORCH,
+    "staged": STAGED,
+}
 
 SIZES: dict[str, tuple[dict[str, int], ...]] = {
     "mlp": ({"T": 512, "D": 256, "F": 1024}, {"T": 257, "D": 104, "F": 136}, {"T": 1, "D": 8, "F": 24}),
     "calls": ({"T": 384, "D": 256, "F": 512}, {"T": 131, "D": 72, "F": 61}),
     "branches": ({"T": 256, "D": 128, "E": 192}, {"T": 193, "D": 40, "E": 56}),
     "staged": ({"T": 384, "D": 256, "F": 512}, {"T": 131, "D": 72, "F": 136}),
+    "filled": ({"N": 300, "P": 20}, {"N": 1, "P": 3}),
     "mixed": ({"M": 256, "N": 128, "K": 64, "P": 96}, {"M": 97, "N": 36, "K": 20, "P": 52}),
 }
 

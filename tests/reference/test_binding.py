@@ -10,6 +10,7 @@ from ucutlass.ir import Kernel, MemoryAxis, ParamDecl, Program, TensorType
 from ucutlass.ir.elements import F32
 from ucutlass.ir.extents import Combined, Free
 from ucutlass.reference import bind, errors, evaluate
+from ucutlass.reference.interpreter import device_of, open_call
 
 
 def _program(signature: str, body: str) -> Program:
@@ -82,3 +83,10 @@ def test_a_requirement_of_the_program() -> None:
     assert evaluate(program, [torch.ones(16)])[0].shape == (16,)
     with pytest.raises(errors.RequirementError, match="K = 12"):
         evaluate(program, [torch.ones(12)])
+
+
+def test_a_kernel_without_tensors_runs_where_its_pipeline_does() -> None:
+    there = torch.device("meta")
+    assert open_call(_program(") -> f32[N=3]", "return expand[N](1.0)"), [], {}, there).device == there
+    assert device_of([1.0, torch.empty(2)], there) == torch.device("cpu")
+    assert device_of([1.0]) == torch.device("cpu")

@@ -19,6 +19,7 @@ from ucutlass.reference.fast_math import early_rounded, lenient
 from ucutlass.reference.interpreter import (
     Argument,
     check_arguments,
+    device_of,
     open_call,
     run_stage,
     sizes_of,
@@ -73,9 +74,13 @@ def expect_in(
 
 
 def _kernel(
-    kernel: Kernel, arguments: Sequence[Argument], radii: Sequence[Tensor | None], around: Mapping[str, int]
+    kernel: Kernel,
+    arguments: Sequence[Argument],
+    radii: Sequence[Tensor | None],
+    around: Mapping[str, int],
+    device: torch.device | None = None,
 ) -> tuple[Expected, ...]:
-    call = open_call(kernel, arguments, around)
+    call = open_call(kernel, arguments, around, device)
     param_radii = [
         None if r is None or not isinstance(p.type, TensorType) else _radius_in(r, p.type, call.sizes)
         for r, p in zip(radii, kernel.params, strict=True)
@@ -166,8 +171,10 @@ def _pipeline(pipeline: Pipeline, arguments: Sequence[Argument]) -> tuple[Expect
     sizes = sizes_of(pipeline, arguments)
     buffers: dict[str, Argument] = {p.name: a for p, a in zip(pipeline.params, arguments, strict=True)}
     expectations: dict[str, Expected] = {}
+    device = device_of(arguments)
     for stage in pipeline.stages:
-        for name, expected in zip(stage.outputs, _stage(stage, buffers, expectations, sizes), strict=True):
+        stored = _stage(stage, buffers, expectations, sizes, device)
+        for name, expected in zip(stage.outputs, stored, strict=True):
             buffers[name] = expected.reference.to(outer_dtype(expected.elem))
             expectations[name] = expected
     kinds = dict(pipeline.results)
@@ -182,12 +189,13 @@ def _stage(
     buffers: Mapping[str, Argument],
     expectations: Mapping[str, Expected],
     sizes: Mapping[str, int],
+    device: torch.device,
 ) -> Sequence[Expected]:
     arguments = stage_arguments(stage, buffers)
     inputs = [expectations.get(a) if isinstance(a, str) else None for a in stage.arguments]
     radii = [None if k is None else _radius_of(k) for k in inputs]
     if isinstance(stage.call, Kernel):
-        return _kernel(stage.call, arguments, radii, sizes)
+        return _kernel(stage.call, arguments, radii, sizes, device)
     results = run_stage(stage, arguments, sizes)
     if stage.call.function in RECURRENCES and all(r is None for r in radii):
         return _recurrence(stage.call, stage.outputs, arguments, results)

@@ -65,9 +65,13 @@ def evaluate(program: Program, arguments: Sequence[Argument], *, rounded: bool =
 
 
 def _evaluate_kernel(
-    kernel: Kernel, arguments: Sequence[Argument], rounded: bool, around: Mapping[str, int]
+    kernel: Kernel,
+    arguments: Sequence[Argument],
+    rounded: bool,
+    around: Mapping[str, int],
+    device: torch.device | None = None,
 ) -> tuple[Tensor, ...]:
-    call = open_call(kernel, arguments, around)
+    call = open_call(kernel, arguments, around, device)
     values = evaluate_values([r.value for r in kernel.results], call)
     out = []
     for value, result in zip(values, kernel.results, strict=True):
@@ -83,14 +87,20 @@ def sizes_of(
     return bind(program, [tuple(a.shape) if isinstance(a, Tensor) else None for a in arguments], around)
 
 
-def open_call(kernel: Kernel, arguments: Sequence[Argument], around: Mapping[str, int]) -> KernelCall:
-    """Checks the arguments and binds them to a kernel's parameters; `around` is as in `binding.bind`.
+def open_call(
+    kernel: Kernel,
+    arguments: Sequence[Argument],
+    around: Mapping[str, int],
+    device: torch.device | None = None,
+) -> KernelCall:
+    """Checks the arguments and binds them to a kernel's parameters; `around` is as in `binding.bind`, and `device`
+    that of a kernel without tensors, the CPU by default.
 
     Raises RequirementError where a `require` does not hold.
     """
     check_arguments(kernel, arguments)
     sizes = sizes_of(kernel, arguments, around)
-    device = device_of(arguments)
+    device = device_of(arguments, device)
     params = [_parameter(p, a, sizes, device) for p, a in zip(kernel.params, arguments, strict=True)]
     call = KernelCall(sizes, params, device)
     for i, condition in enumerate(kernel.requires):
@@ -100,8 +110,10 @@ def open_call(kernel: Kernel, arguments: Sequence[Argument], around: Mapping[str
     return call
 
 
-def device_of(arguments: Sequence[Argument]) -> torch.device:
-    return next((a.device for a in arguments if isinstance(a, Tensor)), torch.device("cpu"))
+def device_of(arguments: Sequence[Argument], default: torch.device | None = None) -> torch.device:
+    """Returns the device of the first tensor; where there is none the default, which is the CPU's."""
+    own = next((a.device for a in arguments if isinstance(a, Tensor)), default)
+    return own or torch.device("cpu")
 
 
 def _parameter(
@@ -192,14 +204,14 @@ def _evaluate_pipeline(
     check_arguments(pipeline, arguments)
     sizes = sizes_of(pipeline, arguments)
     buffers: dict[str, Argument] = {p.name: a for p, a in zip(pipeline.params, arguments, strict=True)}
-    read_later = _last_reads(pipeline.stages)
+    read_later, device = _last_reads(pipeline.stages), device_of(arguments)
     result_names = {name for name, _ in pipeline.results}
     for i, stage in enumerate(pipeline.stages):
         values = stage_arguments(stage, buffers)
         keep = not rounded and all(
             name in result_names and read_later.get(name, -1) < i for name in stage.outputs
         )
-        stored = run_stage(stage, values, sizes, rounded=not keep)
+        stored = run_stage(stage, values, sizes, rounded=not keep, device=device)
         buffers.update(zip(stage.outputs, stored, strict=True))
     results = [buffers[name] for name, _ in pipeline.results]
     return tuple(r for r in results if isinstance(r, Tensor))
@@ -214,11 +226,17 @@ def stage_arguments(stage: Stage, buffers: Mapping[str, Argument]) -> list[Argum
 
 
 def run_stage(
-    stage: Stage, arguments: Sequence[Argument], sizes: Mapping[str, int], *, rounded: bool = True
+    stage: Stage,
+    arguments: Sequence[Argument],
+    sizes: Mapping[str, int],
+    *,
+    rounded: bool = True,
+    device: torch.device | None = None,
 ) -> tuple[Tensor, ...]:
+    """Returns what a stage stores; `device` is that of one without tensors, the CPU by default."""
     match stage.call:
         case Kernel():
-            return _evaluate_kernel(stage.call, arguments, rounded, sizes)
+            return _evaluate_kernel(stage.call, arguments, rounded, sizes, device)
         case TorchCall():
             return torch_call(stage.call, arguments)
 
