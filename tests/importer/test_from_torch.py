@@ -19,8 +19,10 @@ from ucutlass.importer import stages
 from ucutlass.importer.graph import Unsupported
 from ucutlass.importer.program import WrongCall, from_torch, imported
 from ucutlass.importer.text import INLINE_STAGES
-from ucutlass.ir import Kernel
+from ucutlass.ir import Kernel, Pipeline
 from ucutlass.kernels.families import match
+from ucutlass.pipeline.planning import plan_pipeline
+from ucutlass.shapes import complete
 
 
 class Function(nn.Module):
@@ -512,3 +514,13 @@ def test_constants_are_taken_to_the_device_of_a_call() -> None:
     program = from_torch(Function(lambda x: x[:, [0, 2]] * torch.tensor([1.0, 2.0])), torch.randn(4, 3))
     arguments = program.arguments(torch.empty(4, 3, device="meta"))
     assert len(arguments) == 3 and {t.device.type for t in arguments} == {"meta"}
+
+
+def test_a_stage_that_others_names_would_refuse_is_a_kernel_with_its_own() -> None:
+    module = Function(lambda y: torch.hstack([y, y]) == torch.stack([y, y], 1).sum())
+    program = from_torch(module, torch.randn(3, 1, 31))
+    checked = frontend.read_text(program.text, "own.ucu")
+    pipeline = frontend.program(checked, program.name)
+    assert isinstance(pipeline, Pipeline)
+    plan = plan_pipeline(checked, pipeline, complete(pipeline, {}), "sm90a")
+    assert all(stage.chosen is not None for stage in plan.stages)

@@ -32,7 +32,7 @@ from ucutlass.importer.stage import (
     kernel_of,
     stage_inference,
 )
-from ucutlass.ir import Kernel
+from ucutlass.ir import Kernel, Pipeline, Program
 from ucutlass.ir.elements import ELEMENTS
 from ucutlass.ir.functions import NAMED
 from ucutlass.kernels.families import match
@@ -61,7 +61,7 @@ def written(
         return _kernel(graph, stages[0], name, ranks)
     if len(stages) <= most_bindings:
         try:
-            return _checked(_Bindings(graph, stages, name, ranks).file())
+            return _served(_Bindings(graph, stages, name, ranks).file())
         except (Conflict, NotLegal):
             pass
     return _checked(_Calls(graph, stages, name, ranks).file())
@@ -74,12 +74,30 @@ def _ranks(graph: TensorGraph) -> dict[str, int]:
 
 
 def _checked(tree: syntax.File) -> Written:
+    return _with_programs(tree)[0]
+
+
+def _served(tree: syntax.File) -> Written:
+    """Works as `_checked`, where the names of one pipeline tie those of its stages: a stage that is a kernel by names
+    of its own may be none by these, such as one that reads a tensor and the sum of another. Raises NotLegal."""
+    program, programs = _with_programs(tree)
+    kernels = [s.call for p in programs if isinstance(p, Pipeline) for s in p.stages]
+    for kernel in kernels:
+        if isinstance(kernel, Kernel):
+            try:
+                match(kernel)
+            except Refused as refused:
+                raise NotLegal(f"{refused.diagnostic.message} [{refused.diagnostic.code}]") from None
+    return program
+
+
+def _with_programs(tree: syntax.File) -> tuple[Written, Sequence[Program]]:
     text = _text(tree)
-    _, diagnostics = check_tree(tree)
+    module, diagnostics = check_tree(tree)
     for diagnostic in diagnostics:
         if diagnostic.severity == "error":
             raise NotLegal(f"{diagnostic.message} [{diagnostic.code}]")
-    return Written(tree, text, {})
+    return Written(tree, text, {}), module.programs
 
 
 def _text(tree: syntax.File) -> str:
