@@ -50,6 +50,14 @@ def fan_in(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
     return lengths
 
 
+def recurrent_fan_in(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Returns what `fan_in` says of the weights of recurrent layers alone."""
+    if not isinstance(program, Pipeline):
+        return {}
+    calls = [s for s in program.stages if isinstance(s.call, TorchCall) and s.call.function in RECURRENCES]
+    return dict(pair for stage in calls for pair in _of_layers(program, stage, sizes))
+
+
 def _of_stage(
     program: Pipeline, stage: Stage, kernel: Kernel, sizes: Mapping[str, int]
 ) -> Iterator[tuple[str, int]]:

@@ -52,7 +52,7 @@ from ucutlass.runtime.distributions import (
     integers,
     uniform_integers,
 )
-from ucutlass.runtime.fan_in import fan_in
+from ucutlass.runtime.fan_in import fan_in, recurrent_fan_in
 from ucutlass.shapes import complete
 from ucutlass.spans import span
 
@@ -77,14 +77,15 @@ class ArgumentRole:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Draw:
     """One call of `generate`: `starts` has the first coordinate that may be non-zero, along the
-    dimensions whose front is to be 0; `scale` multiplies one-sided numbers; `fan_in` is as there."""
+    dimensions whose front is to be 0; `scale` multiplies one-sided numbers, `weights` those of parameters by
+    name."""
 
     sizes: Mapping[str, int]
     distribution: Distribution
     random: torch.Generator
     starts: Mapping[str, int]
     scale: float
-    fan_in: Mapping[str, int]
+    weights: Mapping[str, float]
 
 
 @span("inputs")
@@ -103,7 +104,8 @@ def generate(
     """Returns one argument per parameter. `sizes` gives the free dimensions by name; scalars are 0.5 or 1
     unless `scalars` names them. `tile` gives the extents of a kernel's tile by dimension, which the
     residue distributions fill the last of; 1 where it does not name one. A pipeline's weights are divided by
-    the root of their `fan_in` in the distributions of FAN_IN. With a `period` of one of the program's dimensions, whose
+    the root of their `fan_in` in the distributions of FAN_IN, and those of recurrent layers by a power of two in the
+    whole numbers of EXACT. With a `period` of one of the program's dimensions, whose
     extent no other is derived from, numbers are drawn for so many of its coordinates and repeat.
 
     The same seed gives the same numbers on every device, but more than LARGE are drawn where they are used,
@@ -119,7 +121,7 @@ def generate(
         torch.Generator(generator_device or _where(program, full, device)).manual_seed(seed),
         _starts(program, full, distribution, tile or {}),
         _headroom(program, full),
-        fan_in(program, full) if distribution in FAN_IN else {},
+        _weights(program, full, distribution),
     )
     dots = any(role.over for role in roles.values())
     out: list[Argument] = []
@@ -130,7 +132,7 @@ def generate(
                 out.append({"float": float, "int": int, "bool": bool}[elem.kind](number))
             case TensorType():
                 role = roles.get(decl.name, ArgumentRole())
-                tensor = _tensor(decl.type, role, draw, 1 / math.sqrt(draw.fan_in.get(decl.name, 1)))
+                tensor = _tensor(decl.type, role, draw, draw.weights.get(decl.name, 1.0))
                 if role.over or not dots:
                     tensor = _residue(tensor, decl.type, draw)
                 if decl.type.elem.packed > 1:
@@ -140,6 +142,22 @@ def generate(
                     tensor = repeated(tensor, axis, full[period.dim])
                 out.append(tensor.to(device))
     return out
+
+
+_WHOLE_SPREAD = math.sqrt(20 / 3)
+"""The standard deviation of whole numbers from -4 to 4."""
+
+
+def _weights(program: Program, sizes: Mapping[str, int], distribution: Distribution) -> dict[str, float]:
+    """Returns what a pipeline's weights are multiplied by, by name. Whole numbers stay what nothing rounds; recurrent
+    layers round their states all the same, and of weights as large no two evaluations agree after some steps."""
+    if distribution in EXACT:
+        lengths = recurrent_fan_in(program, sizes)
+        return {
+            name: 2.0 ** -math.ceil(math.log2(_WHOLE_SPREAD * math.sqrt(n))) for name, n in lengths.items()
+        }
+    lengths = fan_in(program, sizes) if distribution in FAN_IN else {}
+    return {name: 1 / math.sqrt(n) for name, n in lengths.items()}
 
 
 LARGE = 2**22
@@ -334,7 +352,8 @@ def _tensor(kind: TensorType, role: ArgumentRole, draw: _Draw, weight: float) ->
         case "int":
             return integers(kind.elem, shape, distribution, random).to(dtype)
         case "float" if distribution in EXACT or (distribution == "denormal" and role.right):
-            return _exact(kind, role, draw)
+            exact = _exact(kind, role, draw)
+            return exact if weight == 1.0 else exact.mul_(weight)
         case "float":
             scale = draw.scale if distribution in ("positive", "negated") else weight
             factors = _factors(role, draw)

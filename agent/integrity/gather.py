@@ -252,11 +252,7 @@ def row_is_large(program: ir.Program, sizes: Mapping[str, int]) -> bool:
     text leaves free cut as the probe cuts it; of a pipeline whether it does where nothing else is free."""
     freed, lengths = with_free_rows(program)
     if isinstance(freed, ir.Pipeline):
-        return (
-            bool(lengths)
-            and not free_dims(program)
-            and not is_small_program(freed, dict.fromkeys(lengths, 1))
-        )
+        return not free_dims(program) and not is_small_program(freed, dict.fromkeys(lengths, 1))
     rows, free = separable(freed), free_dims(program)
     assert isinstance(program, ir.Kernel)
     least = {d: 1 if d in rows else min(n, LEAST_CUT) if d in free else n for d, n in sizes.items()}

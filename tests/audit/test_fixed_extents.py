@@ -175,9 +175,19 @@ pipeline k(x: f32[M=4096, K=16384], w: f32[N=16384, K]) -> f32[M, N] {
 """
 
 
+RECURRENT = """
+pipeline k(x: f32[L=512, B=10, D=128], h: f32[Q=1, B, E=256], w: f32[G=768, D], u: f32[G, E]) -> f32[L, B, E] {
+  y: f32[L, B, E] = torch.gru(x, h, w, u, layers=1)
+  return y
+}
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "device", "asked"),
     [
+        (RECURRENT, "cuda", ["cuda"]),
+        (RECURRENT.replace("512", "8"), "cuda", ["cpu"]),
         (FIXED_CHAIN, "cuda", ["cuda"]),
         (FIXED_CHAIN, "cpu", ["cpu"]),
         (FIXED_CHAIN.replace("4096", "64").replace("2048", "64"), "cuda", ["cpu"]),

@@ -104,6 +104,34 @@ def test_weights_are_drawn_by_the_length_of_their_sums() -> None:
         assert float(tensor.double().std()) == pytest.approx(spread, rel=0.1)
 
 
+RECURRENT = """
+pipeline k(
+  x: f32[L=128, B=4, D=32], h: f32[Q=2, B, E=64], w0: f32[G=192, D], u0: f32[G, E], w1: f32[G, E], u1: f32[G, E]
+) -> f32[L, B, E] {
+  y: f32[L, B, E] = torch.gru(x, h, w0, u0, w1, u1, layers=2)
+  return y
+}
+"""
+
+
+@pytest.mark.parametrize("distribution", ["integer", "residue_rows", "normal", "large"])
+def test_recurrent_layers_are_decidable_after_many_steps(distribution: Any) -> None:
+    """Weights that grow a difference in each step leave no two evaluations alike."""
+    program = frontend.program(frontend.read_text(RECURRENT))
+    (expected,) = expect(program, generate(program, {}, distribution, seed=4))
+    assert float(expected.bound.max()) < 1e-3
+    assert compare(expected.reference, expected.reference, expected.bound).decided
+
+
+def test_whole_weights_of_recurrent_layers_stay_what_nothing_rounds() -> None:
+    program = frontend.program(frontend.read_text(RECURRENT))
+    values = dict(zip((p.name for p in program.params), generate(program, {}, "integer"), strict=True))
+    for name, most in (("x", 4.0), ("w0", 4 / 16), ("u0", 4 / 32)):
+        tensor = values[name]
+        assert isinstance(tensor, torch.Tensor) and float(tensor.abs().max()) == most
+        assert bool((tensor * 4 / most == (tensor * 4 / most).round()).all())
+
+
 def test_a_kernel_keeps_its_numbers() -> None:
     kernel = frontend.kernel(
         frontend.read_text("kernel k(x: bf16[M, K], w: bf16[N, K]) -> f32[M, N] { return dot[K](x, w) }")

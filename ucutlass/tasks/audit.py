@@ -15,6 +15,7 @@ from ucutlass.runtime.inputs import Distribution
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ucutlass.pipeline.sized import SizedPipeline, Step
     from ucutlass.reference import Expected
 
 CUTS = (64, 256, 1024)
@@ -140,20 +141,36 @@ def _few_rows(
 
 def is_small_program(program: Program, sizes: Mapping[str, int]) -> bool:
     """Returns whether the reference of each launch of a program takes a core no longer than a GPU, at its free
-    extents. Raises ShapeError."""
+    extents; recurrent layers count as launches, other torch functions do not. Raises ShapeError."""
     from ucutlass.ir import Kernel
     from ucutlass.pipeline.sized import sized_pipeline
-    from ucutlass.reference.slices import is_small
+    from ucutlass.reference.slices import SMALL_PRODUCTS, is_small
     from ucutlass.shapes import complete
 
     extents = complete(program, sizes)
     if isinstance(program, Kernel):
         return is_small(program, dict(zip(program.dims, extents, strict=True)))
+    sized = sized_pipeline(program, extents)
     return all(
-        is_small(step.kernel, dict(zip(step.kernel.dims, step.sizes, strict=True)))
-        for step in sized_pipeline(program, extents).steps
-        if step.kernel is not None
+        recurrent_products(sized, step) <= SMALL_PRODUCTS
+        if step.kernel is None
+        else is_small(step.kernel, dict(zip(step.kernel.dims, step.sizes, strict=True)))
+        for step in sized.steps
     )
+
+
+def recurrent_products(sized: SizedPipeline, step: Step) -> int:
+    """Returns how many products a step of recurrent layers sums: every weight meets each vector of the sequence once.
+    0 for a step of another function."""
+    import math
+
+    from ucutlass.ir import TorchCall
+    from ucutlass.torch_functions import RECURRENCES
+
+    if not isinstance(step.stage.call, TorchCall) or step.stage.call.function not in RECURRENCES:
+        return 0
+    sequence, *others = (sized.buffers[name].shape for name in step.reads if name in sized.buffers)
+    return math.prod(sequence[:2]) * sum(math.prod(shape) for shape in others if len(shape) == 2)
 
 
 def _runs(program: Program, sizes: Mapping[str, int], device: str) -> bool:
@@ -242,9 +259,13 @@ def _movers(
         plain = role is None or (role.below is None and role.offsets_of is None)
         if plain and isinstance(now, Tensor) and now.is_floating_point():
             tries.append(now.to(torch.float64).neg().to(now.dtype))  # fp8 has no negation in torch
-        moved = [_moved(expected, expect(program, [*base[:i], t, *base[i + 1 :]])) for t in tries]
-        if any(moved):
-            movers[i] = set().union(*moved)
+        moved: set[int] = set()
+        for replacement in tries:
+            # What all results have said another evaluation says no better.
+            if len(moved) < len(expected):
+                moved |= _moved(expected, expect(program, [*base[:i], replacement, *base[i + 1 :]]))
+        if moved:
+            movers[i] = moved
     return movers
 
 
