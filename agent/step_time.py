@@ -103,10 +103,13 @@ class StepClock:
 
 
 @contextmanager
-def timed_step() -> Iterator[StepClock]:
-    """Gives a clock that has begun. A step inside another one is no time of the outer."""
-    start = spans.clock()
+def timed_step(before: float = 0.0) -> Iterator[StepClock]:
+    """Gives a clock that has begun, so many seconds `before` where a step's process had to start first. A step inside
+    another one is no time of the outer."""
+    start = spans.clock() - before
     with spans.recording() as record:
+        if before:
+            spans.add({STARTS: before})
         clock = StepClock(start, record)
         yield clock
     spans.add({_MEASURED: spans.clock() - start})
@@ -146,11 +149,13 @@ class TimedStep:
 @dataclass(frozen=True, slots=True)
 class SessionTime:
     """Describes where the time of a session went. `first` and `confirmed` are the seconds of its steps until
-    a candidate had a time, and until one was confirmed; None where none was, or times are missing."""
+    a candidate had a time, and until one was confirmed; None where none was, or times are missing. `attempts` has
+    the seconds until each attempt had its outcome, as far as times are known."""
 
     steps: tuple[TimedStep, ...]
     first: float | None
     confirmed: float | None
+    attempts: tuple[float, ...] = ()
 
     @property
     def total(self) -> StepTime:
@@ -163,6 +168,7 @@ def session_time(events: Iterable[JournalEvent]) -> SessionTime:
     elapsed: float | None = 0.0
     first: float | None = None
     confirmed: float | None = None
+    attempts: list[float] = []
     node = 0
     for event in events:
         body = event.body
@@ -182,7 +188,9 @@ def session_time(events: Iterable[JournalEvent]) -> SessionTime:
         if isinstance(outcome, TimedOutcome):
             first = elapsed if first is None else first
             confirmed = elapsed if confirmed is None and outcome.records else confirmed
-    return SessionTime(tuple(steps), first, confirmed)
+        if event.kind in ("judged", "measured") and elapsed is not None:
+            attempts += [elapsed] * round(float(body["spend"].get("attempts", 0)))
+    return SessionTime(tuple(steps), first, confirmed, tuple(attempts))
 
 
 _WHAT: Mapping[str, str] = {"opened": "opening", "opinion": "opinion"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,14 @@ def memory_available() -> int:
 def memory_total() -> int:
     """Returns bytes of memory of the whole machine."""
     return _meminfo("MemTotal")
+
+
+def process_age() -> float:
+    """Returns the seconds since this process was started, to a tick of the kernel's clock."""
+    stat = (_PROC / "self/stat").read_text(encoding="utf-8")
+    # The command's name stands in parentheses and may hold anything; the start is the 22nd field (proc(5)).
+    started = int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
 
 
 def _meminfo(name: str) -> int:

@@ -23,8 +23,10 @@ from ucutlass.agent.run import CandidateJudgement, measurer, open_journal_sessio
 from ucutlass.agent.session import ProposedProgram, SessionSettings, replay_events
 from ucutlass.agent.step_time import OTHER, SessionTime, StepTime, session_time, step_time_of_json, timed_step
 from ucutlass.agent.stop import StopRule
+from ucutlass.cli import session_times
 from ucutlass.cli.sessions import command
 from ucutlass.runtime import isolation
+from ucutlass.runtime.isolation import STARTS
 
 
 @dataclass
@@ -113,6 +115,24 @@ def test_parts_and_the_rest_add_up_to_the_wall_time(clock: Clock) -> None:
     assert time.total.wall == pytest.approx(clock.now) == pytest.approx(6 + 3 * 11 + 2 * 2)
     assert time.total.parts["problem"] == 5.0 and time.total.parts["proposer"] == 4.0
     assert (time.first, time.confirmed) == (pytest.approx(17.0), pytest.approx(17.0))
+    assert time.attempts == (pytest.approx(30.0), pytest.approx(43.0)), "the problem's own program is none"
+
+
+def test_a_step_counts_what_its_process_took_to_start(clock: Clock) -> None:
+    with timed_step(before=2.0) as step:
+        clock.spend("problem", 5.0)
+    assert step.time() == StepTime(7.0, {"problem": 5.0, STARTS: 2.0})
+
+
+def test_a_run_prints_how_long_its_problems_took() -> None:
+    times = [SessionTime((), first, 2 * first, tuple(range(n))) for first, n in ((3.0, 41), (5.0, 12))]
+    rows = session_times.reached_rows([*times, SessionTime((), None, None)])
+    assert rows == [
+        ("first time", "2 of 3", "4.000", "5.000"),
+        ("confirmed", "2 of 3", "8.000", "10.000"),
+        ("40 attempts", "1 of 3", "39.000", "39.000"),
+    ]
+    assert session_times.reached_rows([SessionTime((), None, None)])[0] == ("first time", "0 of 1", "-", "-")
 
 
 def test_seconds_are_those_by_the_clock_without_waiting(clock: Clock) -> None:

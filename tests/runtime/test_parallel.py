@@ -207,6 +207,7 @@ def test_what_a_recipe_never_should_raise_ends_the_others(cache: Cache) -> None:
 
 def test_this_machine_has_cores_and_memory() -> None:
     assert system.cores() >= 1
+    assert 0.0 < system.process_age() < 86400.0
     assert 0 < system.memory_available() <= system.memory_total()
 
 

@@ -34,6 +34,7 @@ from ucutlass.cli.templates import session_template
 from ucutlass.engine.work import Engine
 from ucutlass.runtime.gpu import CurrentGpu
 from ucutlass.runtime.module.signature import Unusable
+from ucutlass.runtime.system import process_age
 from ucutlass.units import duration
 
 _NO_GPU = "nothing was optimised: there is no NVIDIA GPU here that a compile target serves"
@@ -176,7 +177,7 @@ def _open_session(
 ) -> OptimizationSession:
     from ucutlass.agent.optimize import open_session
 
-    with timed_step() as clock:
+    with timed_step(before=process_age()) as clock:
         problem = _problem(file, reading, modules, as_json)
     if problem.no_start:
         show.note(f"ucc: the importer writes no first program: {show.one_line(problem.no_start)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from ucutlass.agent.batch import PREFIX, NotABatchRun, resume_batch
@@ -12,6 +13,7 @@ from ucutlass.agent.session import NotASession
 from ucutlass.agent.step_time import OTHER, PARTS, SessionTime, StepTime, session_time
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail
+from ucutlass.cli.search_options import ATTEMPTS
 
 
 def show_times(journal: Journal, id: str, as_json: bool) -> None:
@@ -28,10 +30,21 @@ def show_times(journal: Journal, id: str, as_json: bool) -> None:
     total = sum((time.total for time in times.values()), StepTime(0.0))
     if as_json:
         problems = {name: _json(time) for name, time in times.items()}
-        show.data({"id": full, "total": _parts(total), "problems": problems})
+        show.data(
+            {
+                "id": full,
+                "total": _parts(total),
+                "medians": {
+                    what: median(seconds) if seconds else None
+                    for what, seconds in reached(list(times.values())).items()
+                },
+                "problems": problems,
+            }
+        )
         return
     show.table(("part", "seconds", "share", "what"), _part_rows(total))
     if full.startswith(PREFIX):
+        show.table(("until", "problems", "median", "most"), reached_rows(list(times.values())))
         show.table(("problem", "first time", "confirmed", *_heads(total)), _problem_rows(times, total))
         return
     (time,) = times.values()
@@ -78,6 +91,26 @@ def _seconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.3f}"
 
 
+def reached(times: Sequence[SessionTime]) -> dict[str, list[float]]:
+    """Returns the seconds of each problem's steps until it had a first time, a confirmed one, and `ATTEMPTS` attempts;
+    problems that did not come so far have none."""
+    return {
+        "first time": [t.first for t in times if t.first is not None],
+        "confirmed": [t.confirmed for t in times if t.confirmed is not None],
+        f"{ATTEMPTS} attempts": [t.attempts[ATTEMPTS - 1] for t in times if len(t.attempts) >= ATTEMPTS],
+    }
+
+
+def reached_rows(times: Sequence[SessionTime]) -> list[tuple[str, ...]]:
+    """Returns the rows of `reached`: of how many problems, their median, and the most."""
+    return [
+        (what, f"{len(seconds)} of {len(times)}", *map(_seconds, (median(seconds), max(seconds))))
+        if seconds
+        else (what, f"0 of {len(times)}", "-", "-")
+        for what, seconds in reached(times).items()
+    ]
+
+
 def _parts(time: StepTime) -> dict[str, Any]:
     return {"wall": time.wall, "parts": dict(time.parts), OTHER: time.other}
 
@@ -87,4 +120,9 @@ def _json(time: SessionTime) -> dict[str, Any]:
         {"step": step.what, "outcome": step.outcome, "time": None if step.time is None else _parts(step.time)}
         for step in time.steps
     ]
-    return _parts(time.total) | {"first": time.first, "confirmed": time.confirmed, "steps": steps}
+    return _parts(time.total) | {
+        "first": time.first,
+        "confirmed": time.confirmed,
+        "attempts": list(time.attempts),
+        "steps": steps,
+    }
