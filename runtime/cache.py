@@ -149,17 +149,18 @@ class Cache:
         on_wait: Callable[[str], None] = lambda _: None,
         wait_span: str = "waiting for another build",
         shared: bool = False,
+        purpose: str = "",
     ) -> Iterator[None]:
         """Holds this key's lock, between threads and processes; `shared` with others that share it.
 
-        `on_wait` is told once who holds it; the wait is a span of the name `wait_span`. Raises LockTimeout,
+        `on_wait` is told once who holds it, and for what `purpose`; the wait is a span of the name `wait_span`. Raises LockTimeout,
         BuildCancelled.
         """
         with self._guard(), span(wait_span):
             path = self._folder("locks") / key
             deadline = time.monotonic() + timeout_seconds
             waited = False
-            while (fd := _try_lock(path, shared)) is None:
+            while (fd := _try_lock(path, shared, purpose)) is None:
                 holder = _holder(path)
                 if not waited:
                     on_wait(holder)
@@ -438,7 +439,13 @@ def _used(folder: Path) -> float:
 # --- locks -----------------------------------------------------------------------
 
 
-def _try_lock(path: Path, shared: bool = False) -> int | None:
+def this_process(purpose: str = "") -> str:
+    """Returns how whoever waits for a lock of this process is told of it."""
+    name = f"process {os.getpid()} on {socket.gethostname()}"
+    return f"{name} ({purpose})" if purpose else name
+
+
+def _try_lock(path: Path, shared: bool = False, purpose: str = "") -> int | None:
     """Returns a descriptor that holds the lock, with the last holder written into the file; None if held.
 
     Python's descriptors are not inherited, so no compiler keeps a lock that its parent left.
@@ -450,7 +457,7 @@ def _try_lock(path: Path, shared: bool = False) -> int | None:
             os.close(fd)
             return None
         os.ftruncate(fd, 0)
-        os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        os.pwrite(fd, this_process(purpose).encode(), 0)
         return fd
     except BlockingIOError:
         os.close(fd)

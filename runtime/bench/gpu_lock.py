@@ -41,9 +41,10 @@ def hold_gpu(
     folder: Path | None = None,
     shared: bool = False,
     cancel: Event | None = None,
+    purpose: str = "",
 ) -> Iterator[None]:
     """Holds the lock of the GPU with this UUID: alone, for whoever times, or `shared` with others that compute what
-    is not timed. `on_wait` is told once who holds it.
+    is not timed. `on_wait` is told once who holds it, and for what `purpose`.
 
     Those who wait have turns. Raises LockTimeout, BuildCancelled where `cancel` is set before it is held, and
     CacheError where the lock's folder cannot be written.
@@ -60,6 +61,7 @@ def hold_gpu(
             on_wait=on_wait,
             wait_span=WAIT_SPAN,
             shared=shared,
+            purpose=purpose,
         )
 
     with ExitStack() as held:
@@ -71,7 +73,12 @@ def hold_gpu(
 
 @contextmanager
 def hold_idle_gpu(
-    gpu: str, *, timeout_seconds: float, quiet_seconds: float = 0.0, folder: Path | None = None
+    gpu: str,
+    *,
+    timeout_seconds: float,
+    quiet_seconds: float = 0.0,
+    folder: Path | None = None,
+    purpose: str = "",
 ) -> Iterator[None]:
     """Holds the lock alone, as `hold_gpu`, but for what nobody waits for: it is taken where nobody else holds it or
     waits for it, and nobody did for so many seconds. Raises LockTimeout after so many seconds without that, and
@@ -82,7 +89,9 @@ def hold_idle_gpu(
         with ExitStack() as held:
             try:
                 # Nobody who waits finds it taken for longer than it takes to look.
-                held.enter_context(hold_gpu(gpu, timeout_seconds=0.0, on_wait=lambda _: None, folder=folder))
+                held.enter_context(
+                    hold_gpu(gpu, timeout_seconds=0.0, on_wait=lambda _: None, folder=folder, purpose=purpose)
+                )
             except LockTimeout:
                 if time.monotonic() >= deadline:
                     raise

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from ucutlass.cli.engines import announce
 from ucutlass.runtime.bench.gpu_lock import hold_gpu, hold_idle_gpu
+from ucutlass.runtime.cache import this_process
 from ucutlass.runtime.errors import BuildCancelled, LockTimeout
 
 
@@ -72,3 +74,15 @@ def test_a_wait_that_is_cancelled_takes_no_turn(tmp_path: Path) -> None:
     late = hold_gpu("GPU-0", timeout_seconds=60, on_wait=lambda _: None, folder=tmp_path, cancel=cancel)
     with holding(tmp_path), pytest.raises(BuildCancelled), late:
         pass
+
+
+def test_who_waits_is_told_what_for_but_not_of_its_own_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for purpose in ("a reference", ""):
+        held = hold_gpu(
+            "GPU-0", timeout_seconds=1.0, on_wait=lambda _: None, folder=tmp_path, purpose=purpose
+        )
+        with held, pytest.raises(LockTimeout), holding(tmp_path, on_wait=announce):
+            pass
+    assert capsys.readouterr().err == f"ucc: waiting for {this_process('a reference')}, which uses this GPU\n"

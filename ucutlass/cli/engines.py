@@ -17,6 +17,7 @@ from ucutlass.engine.errors import EngineUnknown
 from ucutlass.engine.local import LocalEngine
 from ucutlass.runtime import system
 from ucutlass.runtime.bench.gpu_lock import gpu_uuids
+from ucutlass.runtime.cache import this_process
 from ucutlass.runtime.gpu import CurrentGpu
 from ucutlass.runtime.process_template import ProcessTemplate
 
@@ -82,4 +83,6 @@ def at_hand(hall: engine.Engine) -> CurrentGpu | None:
 
 
 def announce(holder: str) -> None:
-    show.note(f"ucc: waiting for {holder}, which times on this GPU")
+    """Says whom a call waits for; steps of one session that take turns say nothing."""
+    if holder != this_process():
+        show.note(f"ucc: waiting for {holder}, which uses this GPU")

@@ -89,7 +89,12 @@ class GpuTurn:
         """Waits until nobody has used the GPU for so many seconds. Raises LockTimeout."""
         if not self.held:
             self._stack.enter_context(
-                hold_idle_gpu(self.gpu, timeout_seconds=self.wait, quiet_seconds=quiet_seconds)
+                hold_idle_gpu(
+                    self.gpu,
+                    timeout_seconds=self.wait,
+                    quiet_seconds=quiet_seconds,
+                    purpose="a module that torch compiled",
+                )
             )
             self.held = True
 

@@ -30,7 +30,15 @@ def gpu_of(gpu: str, wait: float, *, or_cpu: bool, shared: bool = False) -> Iter
     with ExitStack() as stack:
         device = "cuda"
         try:
-            stack.enter_context(hold_gpu(gpu, timeout_seconds=wait, on_wait=lambda _: None, shared=shared))
+            stack.enter_context(
+                hold_gpu(
+                    gpu,
+                    timeout_seconds=wait,
+                    on_wait=lambda _: None,
+                    shared=shared,
+                    purpose="a reference in float64",
+                )
+            )
         except LockTimeout:
             if not or_cpu:
                 raise
