@@ -75,7 +75,7 @@ class GpuEvaluator:
     begun elsewhere. After the first verdict `meanwhile` is asked at each step for work, which runs in a thread
     beside it, unless that of an earlier step still does. With `races` one that would lead is timed in turns with the fastest first, and confirmed if it
     is decided to be faster; with `samples` a reading holds a candidate against sampled rows of a reference that is
-    too large to be kept. `modules` runs the code of problem files. `limit` bounds a process that launches, `wait` the wait for the GPU lock, in seconds. All launches are on one GPU of
+    too large to be kept. `modules` runs the code of problem files, `references` those of programs on the CPU. `limit` bounds a process that launches, `wait` the wait for the GPU lock, in seconds. All launches are on one GPU of
     the engine, whose token is `near`: times of two GPUs do not compare. `background` has torch compile a module
     once a candidate was confirmed; without, that is done at the end. `meter` measures the energy of those
     that are as fast as the best, where that is asked for."""
@@ -94,6 +94,7 @@ class GpuEvaluator:
     races: bool = False
     samples: bool = False
     modules: ModuleCall = in_own_process
+    references: isolation.IsolatedCall = isolation.run
     background: BackgroundBaselines | None = None
     advisor: Advisor = field(default_factory=Advisor)
     meter: EnergyMeter | None = None
@@ -295,7 +296,7 @@ class GpuEvaluator:
         original = checked_candidate(self.problem, self.problem.start)
         if isinstance(original, ProgramCandidate) and original.key == candidate.key:
             return ""
-        outcome = isolation.run(
+        outcome = self.references(
             "ucutlass.tasks.equivalence:same",
             {
                 "program": program_payload(self.problem.start),
@@ -349,7 +350,9 @@ class GpuEvaluator:
             extents = complete(candidate.program, candidate.sizes)
             sizes = dict(zip(candidate.program.dims, extents, strict=True))
             subject = AuditSubject(candidate.checked, candidate.program, sizes)
-            self._probes[candidate.key] = ProbeTask(subject, self.how.seed, begins=self.prepares)
+            self._probes[candidate.key] = ProbeTask(
+                subject, self.how.seed, begins=self.prepares, call=self.references
+            )
         return self._probes[candidate.key]
 
     @span("build")

@@ -171,6 +171,21 @@ def process_template() -> Iterator[ProcessTemplate]:
         template.close()
 
 
+def forked_call(template: ProcessTemplate) -> isolation.IsolatedCall:
+    """Returns what calls a function in a process of its own, as `isolation.run`, that is a fork of `template`."""
+
+    def call(
+        target: str, arguments: Mapping[str, Any], *, limit_seconds: float, memory_bytes: int | None = None
+    ) -> isolation.CallOutcome:
+        process = isolation.WarmProcess(template=template)
+        try:
+            return process.call(target, arguments, limit_seconds=limit_seconds, memory_bytes=memory_bytes)
+        finally:
+            process.close()
+
+    return call
+
+
 @contextmanager
 def module_processes(
     ready: int = 1, files: int = 1, template: ProcessTemplate | None = None, gpus: Sequence[str] = ()

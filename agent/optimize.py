@@ -36,6 +36,7 @@ from ucutlass.backend import toolchain
 from ucutlass.diagnostics import ProgramError
 from ucutlass.engine.work import Engine
 from ucutlass.ir.hardware import Device
+from ucutlass.runtime import isolation
 from ucutlass.shapes import ShapeError, complete
 from ucutlass.sol.bounds import TimeBounds, bounds
 from ucutlass.sol.report import row
@@ -68,7 +69,7 @@ class Machinery:
     lead is confirmed at once; without, whoever ran the session confirms what it found. `prepares`: processes of
     confirmations are started ahead; `races`: who would lead is timed in turns with the
     fastest before it is confirmed; `samples`: readings hold candidates against sampled rows. `modules` runs the
-    code of problem files. `gpu` is the driver's name of the GPU, for sessions at source level. `compiled` is the
+    code of problem files, `references` those of programs on the CPU. `gpu` is the driver's name of the GPU, for sessions at source level. `compiled` is the
     way in which torch compiles a module that the best is compared with, "" for none; `background` does so beside
     the search."""
 
@@ -85,6 +86,7 @@ class Machinery:
     races: bool = False
     samples: bool = False
     modules: ModuleCall = in_own_process
+    references: isolation.IsolatedCall = isolation.run
     gpu: str = ""
     compiled: str = "compile-max-autotune"
     background: BackgroundBaselines | None = None
@@ -181,7 +183,7 @@ def proposer_and_evaluator(
     )
     bench = GpuEvaluator(problem, where.engine, how, where.limit, where.wait)
     bench.confirms, bench.prepares = where.confirms, where.prepares
-    bench.samples, bench.modules = where.samples, where.modules
+    bench.samples, bench.modules, bench.references = where.samples, where.modules, where.references
     bench.background = where.background
     bench.races = where.races and settings.objective == "time"  # who is slower may take less energy
     bench.advisor = advisor_of(session.state, where.limit)

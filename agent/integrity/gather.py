@@ -3,7 +3,6 @@ stored of it."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -191,18 +190,20 @@ class ProbeTask:
     """Is what the float64 reference says of a program, which is asked once: in a thread if it `begins` at once,
     otherwise where it is first needed. An algorithm's answer is that of all its schedules."""
 
-    def __init__(self, candidate: AuditSubject, seed: int, *, begins: bool) -> None:
+    def __init__(
+        self, candidate: AuditSubject, seed: int, *, begins: bool, call: isolation.IsolatedCall | None = None
+    ) -> None:
         self._future: Future[ReferenceProbe | MissingEvidence] = Future()
-        self._ask = partial(self._asked, candidate, seed)
+        self._ask = partial(self._asked, candidate, seed, call)
         self._lock = Lock()
         if begins:
             Thread(target=self._ask, daemon=True).start()
 
-    def _asked(self, candidate: AuditSubject, seed: int) -> None:
+    def _asked(self, candidate: AuditSubject, seed: int, call: isolation.IsolatedCall | None) -> None:
         with self._lock:
             if not self._future.done():
                 try:
-                    self._future.set_result(probe_reference(candidate, seed))
+                    self._future.set_result(probe_reference(candidate, seed, call))
                 except Exception as error:
                     self._future.set_exception(error)
 
@@ -212,9 +213,11 @@ class ProbeTask:
         return self._future.result()
 
 
-def probe_reference(candidate: AuditSubject, seed: int) -> ReferenceProbe | MissingEvidence:
-    """Asks the float64 reference of a program what its results depend on, in a process of its own: on the CPU
-    at reduced extents, and on the GPU, if there is one, what a text fixes to large ones."""
+def probe_reference(
+    candidate: AuditSubject, seed: int, call: isolation.IsolatedCall | None = None
+) -> ReferenceProbe | MissingEvidence:
+    """Asks the float64 reference of a program what its results depend on, in a process of its own, which `call`
+    starts: on the CPU at reduced extents, and on the GPU, if there is one, what a text fixes to large ones."""
     free = {d: n for d, n in candidate.sizes.items() if d in free_dims(candidate.program)}
     arguments = {
         "program": program_payload(candidate.checked),
@@ -224,18 +227,18 @@ def probe_reference(candidate: AuditSubject, seed: int) -> ReferenceProbe | Miss
     }
     program, rows = with_free_rows(candidate.program)
     fixed = isinstance(program, ir.Pipeline) and not free
+    call = isolation.run if call is None else call
     outcome: isolation.CallOutcome | None = None
     memory = memory_of(program, {**free, **dict.fromkeys(rows, 1)}) if fixed else 0
     large = memory > LARGE_BYTES or row_is_large(candidate.program, candidate.sizes)
     if large and (gpu := gpu_at_hand()):
         on_gpu = arguments | {"gpu": gpu, "wait": PROBE_SECONDS, "shared": memory <= SHARED_BYTES}
-        outcome = isolation.run(_PROBE, on_gpu, limit_seconds=2 * PROBE_SECONDS)
+        outcome = call(_PROBE, on_gpu, limit_seconds=2 * PROBE_SECONDS)
     elif not fixed:
         # Its tensors are small, and cores are for compilers.
-        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-        outcome = isolation.run(_PROBE, arguments, limit_seconds=PROBE_SECONDS, environ=environ)
+        outcome = call(_PROBE, arguments | {"threads": 1}, limit_seconds=PROBE_SECONDS)
     if outcome is None or (isinstance(outcome, isolation.Raised) and outcome.type == "OutOfMemoryError"):
-        outcome = isolation.run(_PROBE, arguments, limit_seconds=PROBE_SECONDS)
+        outcome = call(_PROBE, arguments, limit_seconds=PROBE_SECONDS)
     match outcome:
         case isolation.Returned(dict(answer)):
             return probe_of(answer)

@@ -196,9 +196,9 @@ def test_what_a_judgement_needs_is_begun_while_a_candidate_is_built(monkeypatch:
             return super().submit(name, arguments, **more)
 
     class Probed(evaluator_module.ProbeTask):
-        def __init__(self, subject: Any, seed: int, *, begins: bool) -> None:
+        def __init__(self, subject: Any, seed: int, *, begins: bool, call: Any) -> None:
             probes.append(begins)
-            super().__init__(subject, seed, begins=False)
+            super().__init__(subject, seed, begins=False, call=call)
 
     monkeypatch.setattr(evaluator_module, "ProbeTask", Probed)
     live = bench([took(2e-5)])

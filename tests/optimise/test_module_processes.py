@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +16,11 @@ from ucutlass.agent.module_processes import (
     MODULES,
     GpuProcess,
     ModuleProcesses,
+    forked_call,
     module_processes,
 )
 from ucutlass.runtime import isolation
+from ucutlass.runtime.process_template import ProcessTemplate
 
 
 class Process:
@@ -148,3 +152,15 @@ def test_with_several_gpus_each_file_s_calls_are_of_one(monkeypatch: pytest.Monk
     monkeypatch.setattr(processes_module, "GpuProcess", Noted)
     with module_processes(4, 4, None, ("GPU-a", "GPU-b")):
         assert gpus == ["GPU-a", "GPU-b", "GPU-a", "GPU-b"]
+
+
+def test_each_call_is_a_fork_of_its_own_that_ends_with_it() -> None:
+    template = ProcessTemplate([])
+    try:
+        call = forked_call(template)
+        outcomes = [call("os:getpid", {}, limit_seconds=60.0) for _ in range(2)]
+    finally:
+        template.close()
+    numbers = [outcome.value for outcome in outcomes if isinstance(outcome, isolation.Returned)]
+    assert len(set(numbers)) == 2 and os.getpid() not in numbers
+    assert not any(Path(f"/proc/{number}").exists() for number in numbers)

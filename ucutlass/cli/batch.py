@@ -113,7 +113,7 @@ def _run_batch(
     gpus: Sequence[str],
 ) -> tuple[BatchRun, str]:
     from ucutlass.agent.background_baselines import background_baselines
-    from ucutlass.agent.module_processes import module_processes
+    from ucutlass.agent.module_processes import forked_call, module_processes
     from ucutlass.agent.optimize import (
         Machinery,
         bounds_of_problem,
@@ -175,6 +175,7 @@ def _run_batch(
             races=request.how.session.race,
             samples=request.how.session.samples,
             modules=modules,
+            references=forked_call(template),
             compiled=timing.beside,
             background=background,
         )

@@ -33,6 +33,7 @@ from ucutlass.cli.search_options import ATTEMPTS, SearchOptions, search_options
 from ucutlass.cli.templates import session_template
 from ucutlass.engine.work import Engine
 from ucutlass.runtime.gpu import CurrentGpu
+from ucutlass.runtime.isolation import IsolatedCall
 from ucutlass.runtime.module.signature import Unusable
 from ucutlass.runtime.system import process_age
 from ucutlass.units import duration
@@ -123,7 +124,7 @@ def command(
                 fail(Status.CALL, "--fold-weights is for one program, not for a run over many", as_json)
             optimize_folder(file, id, how, sizes, name, as_json)
             return
-    from ucutlass.agent.module_processes import module_processes
+    from ucutlass.agent.module_processes import forked_call, module_processes
 
     with (
         reported(as_json),
@@ -153,7 +154,9 @@ def command(
             fail(Status.CALL, "--allow-source is for sessions with --level source", as_json)
         if local_gpu is None:
             fail(Status.MACHINE, _NO_GPU, as_json)
-        state = _run_session(journal, session, engine, local_gpu, how, modules, as_json)
+        state = _run_session(
+            journal, session, engine, local_gpu, how, modules, forked_call(template), as_json
+        )
         best = state.tree.best()
         if output is not None and best is not None:
             write(output, best.text)
@@ -225,6 +228,7 @@ def _run_session(
     local_gpu: CurrentGpu,
     how: SearchOptions,
     modules: ModuleCall,
+    references: IsolatedCall,
     as_json: bool,
 ) -> SessionState:
     """Works until the session ends, or ends the command where its proposer fails."""
@@ -260,6 +264,7 @@ def _run_session(
             races=how.session.race,
             samples=how.session.samples,
             modules=modules,
+            references=references,
             gpu=local_gpu.gpu.name,
             compiled=timing.beside,
             background=background,

@@ -50,18 +50,24 @@ def probe(
     gpu: str = "",
     wait: float = 0.0,
     shared: bool = False,
+    threads: int = 0,
 ) -> dict[str, Any]:
     """Draws inputs of several distributions, and one input at a time anew or negated: on the GPU of the UUID `gpu`,
-    with its lock held, `shared` with others, unless it is in use for `wait` seconds; otherwise on the CPU.
+    with its lock held, `shared` with others, unless it is in use for `wait` seconds; otherwise on the CPU,
+    on so many `threads` where they are given.
 
     Returns `sizes` (those used), `results` (`name`, `constant`, `fixed`, `flat`) and `inputs`
     (`name`, `moves`, `bytes` at these sizes), as `ucutlass.agent.integrity.bundle` says. Raises
     ReducedSizesError where no reduced extents satisfy the program.
     """
+    import torch
+
     from ucutlass import frontend
     from ucutlass.handoff import checked_of
     from ucutlass.tasks.gpu_turn import gpu_of
 
+    if threads:
+        torch.set_num_threads(threads)
     typed = frontend.program(checked_of(program), name)
     with gpu_of(gpu, wait, or_cpu=True, shared=shared) as device:
         return _probed(typed, sizes, seed, device)
