@@ -59,6 +59,9 @@ from ucutlass.tasks.built import built_payload
 CONFIRMING_PROCESSES = VERIFYING_PROCESSES + 1
 """Fresh processes of a confirmation: some verify, one compares."""
 
+CPUS_TO_SPARE = 12
+"""From which on all processes of a confirmation get ready before the first verdict: each takes a core some seconds."""
+
 SAME_SECONDS = 120.0
 """What the float64 reference may take to compare two programs."""
 
@@ -121,8 +124,8 @@ class GpuEvaluator:
 
     def judge(self, text: str, source: str = "") -> CandidateJudgement:
         start, gpu_calls = time.monotonic(), GpuCalls(self.engine, self.near, self.wait)
-        # One process may get ready beside the first verdict; more would take the GPU from it.
-        self._prepare(1)
+        # Those of a confirmation get ready beside the first verdict where that leaves it cores.
+        self._prepare(CONFIRMING_PROCESSES if self.engine.cpus >= CPUS_TO_SPARE else 1)
         if self._first_is_judged:
             self._work_beside()
         self._first_is_judged = True

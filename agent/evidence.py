@@ -112,10 +112,9 @@ def _benched(
     subject: BuiltCandidate, how: ConfirmationSettings, gpu_calls: GpuCalls, proof: Record, *, compiled: bool
 ) -> TimedOutcome | WrongOutcome | FailedOutcome | RejectedOutcome:
     """Returns the outcome of a verified candidate by the timing protocol and the audit."""
-    with span("audit"):
-        probe = (
-            None if subject.probe is None else subject.probe()
-        )  # before anything is timed: it takes the CPU
+    with span("reference"):
+        # Before anything is timed: it takes the CPU.
+        probe = None if subject.probe is None else subject.probe()
     row = _bench(subject, how, gpu_calls, compiled)
     if isinstance(row, str):
         return FailedOutcome("time", row[:600])

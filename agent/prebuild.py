@@ -42,40 +42,46 @@ def builder_pool(count: int) -> Iterator[Executor]:
         pool.shutdown(cancel_futures=True)
 
 
+class ReadAhead:
+    """Reads problems by name, each in processes of its own: those that are asked for at once, and `count` names
+    further in the sequence once `go_on` says that one has its verdict, for which a reading would have used the GPU."""
+
+    def __init__(self, count: int, pool: Executor, names: Sequence[str], problem_of: ProblemOf) -> None:
+        self._count, self._pool, self._names, self._problem_of = count, pool, names, problem_of
+        self._futures: dict[str, Future[OptimizationProblem]] = {}
+        self._read_names: set[str] = set()
+        self._lock = Lock()
+
+    def problem_of(self, name: str) -> OptimizationProblem:
+        """Waits for a problem, which is read now unless that was begun. Raises as whoever reads it."""
+        try:
+            with span("problem"):
+                return self._begin(name).result()
+        finally:
+            with self._lock:
+                self._read_names.add(name)
+                self._futures.pop(name, None)
+
+    def go_on(self, name: str) -> None:
+        """Begins to read the names that follow."""
+        at = self._names.index(name) + 1 if name in self._names else 0
+        for later in self._names[at : at + self._count]:
+            if later not in self._read_names:
+                self._begin(later)
+
+    def _begin(self, name: str) -> Future[OptimizationProblem]:
+        with self._lock:
+            if name not in self._futures:
+                self._futures[name] = self._pool.submit(self._problem_of, name)
+            return self._futures[name]
+
+
 @contextmanager
-def read_ahead(count: int) -> Iterator[Callable[[Sequence[str], ProblemOf], ProblemOf]]:
-    """Gives what makes of problems by name such that `count` names further in the sequence are read before they
-    are asked for, each in processes of its own, once the one that is asked for was read.
-    At the end what is under way ends."""
+def read_ahead(count: int) -> Iterator[Callable[[Sequence[str], ProblemOf], ReadAhead]]:
+    """Gives what reads so many names ahead. At the end what is under way ends."""
     pool = ThreadPoolExecutor(max(1, count), thread_name_prefix="ucutlass-read")
-    futures: dict[str, Future[OptimizationProblem]] = {}
-    read_names: set[str] = set()
-    lock = Lock()
-
-    def ahead(names: Sequence[str], problem_of: ProblemOf) -> ProblemOf:
-        def read(name: str) -> OptimizationProblem:
-            at = names.index(name) if name in names else 0
-            try:
-                with span("problem"):
-                    return begin(name).result()
-            finally:
-                with lock:
-                    read_names.add(name)
-                    del futures[name]
-                for later in names[at + 1 : at + 1 + count]:
-                    if later not in read_names:
-                        begin(later)
-
-        def begin(name: str) -> Future[OptimizationProblem]:
-            with lock:
-                if name not in futures:
-                    futures[name] = pool.submit(problem_of, name)
-                return futures[name]
-
-        return read
-
     try:
-        yield ahead
+        yield lambda names, problem_of: ReadAhead(count, pool, names, problem_of)
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -169,29 +169,29 @@ def test_the_next_answer_is_built_while_the_last_program_is_judged(
     assert len(hits) == 5 and sum(hits) >= 0.5 * 4 * len(hits), hits
 
 
-def test_problems_are_read_ahead_once_and_after_the_one_that_is_asked_for() -> None:
+def test_problems_are_read_ahead_once_and_after_a_verdict_on_the_one_before() -> None:
     names = ["a", "b", "c", "d"]
     begun: list[str] = []
-    is_read = threading.Event()
+    ahead_begun = threading.Event()
 
     def problem_of(name: str) -> Any:
         begun.append(name)
-        assert name == "a" or is_read.wait(60)
         if name == "c":
+            ahead_begun.set()
             raise Unusable(name, "import", "no such module")
         return name.upper()
 
     with prebuild_module.read_ahead(2) as ahead:
-        read = ahead(names, problem_of)
-        for name in names:
-            if name == "a":
-                assert read("a") == "A"  # type: ignore[comparison-overlap]
-                is_read.set()
-            elif name == "c":
-                with pytest.raises(Unusable):
-                    read("c")
-            else:
-                assert read(name) == name.upper()  # type: ignore[comparison-overlap]
+        reader = ahead(names, problem_of)
+        assert reader.problem_of("a") == "A" and begun == ["a"]  # type: ignore[comparison-overlap]
+        for _ in range(2):
+            reader.go_on("a")
+        assert ahead_begun.wait(60)
+        assert reader.problem_of("b") == "B"  # type: ignore[comparison-overlap]
+        with pytest.raises(Unusable):
+            reader.problem_of("c")
+        reader.go_on("a")
+        assert reader.problem_of("d") == "D"  # type: ignore[comparison-overlap]
     assert sorted(begun) == names
 
 

@@ -193,9 +193,16 @@ def _run_batch(
             return problem
 
         unopened = [name for name in run.names if name not in run.members]
-        opening = Opening(ahead(unopened, problem_of), open_, _on_member(request.as_json), bounds_of)
+        reader = ahead(unopened, problem_of)
+        opening = Opening(reader.problem_of, open_, _on_member(request.as_json), bounds_of)
+        show_event = _on_event(run, request.as_json)
+
+        def on_event(name: str, state: SessionState) -> None:
+            if len(state.tree):
+                reader.go_on(name)
+            show_event(name, state)
+
         try:
-            on_event = _on_event(run, request.as_json)
             with journaled():
                 why = work(run, opening, place_of, settings.run_budget, on_event, at_once=at_once)
         except ProposerFailed as failure:

@@ -58,6 +58,7 @@ class GpuSlot:
         # Searches that said that they will ask for a fresh process, and what it should import.
         self._awaited = 0
         self._names: Sequence[str] = ()
+        self._unlocked: Sequence[str] = ()
         self._woken = False
         self._lock = Lock()
 
@@ -69,7 +70,7 @@ class GpuSlot:
             case "here":
                 return _here(work, cancel)
             case "prepare":
-                self._prepare(work.row.target.split())
+                self._prepare(work.row.target.split(), work.row.unlocked.split())
                 return isolation.Returned(None, "")
             case process:
                 try:
@@ -100,10 +101,10 @@ class GpuSlot:
     def _called(self, process: isolation.WarmProcess, work: RemoteCall) -> isolation.CallOutcome:
         return process.call(work.row.target, work.arguments, limit_seconds=work.limit_seconds)
 
-    def _prepare(self, names: Sequence[str]) -> None:
+    def _prepare(self, names: Sequence[str], unlocked: Sequence[str]) -> None:
         with self._lock:
             self._awaited += 1
-            self._names = names
+            self._names, self._unlocked = names, unlocked
             self._have_spares(MOST_SPARES)
             first, self._woken = not self._woken, True
         if first:
@@ -128,7 +129,8 @@ class GpuSlot:
         # What fails here is said by the call that needs it. A process that was taken and closed meanwhile
         # takes no call, which executors say with a RuntimeError.
         with suppress(MachineError, RuntimeError):
-            process.call(_NOTHING, {}, limit_seconds=WAKE_SECONDS)  # its imports are done
+            for function in (_NOTHING, *self._unlocked):  # after the first its imports are done
+                process.call(function, {}, limit_seconds=WAKE_SECONDS)
             with gpu_lock.hold_gpu(
                 self._gpu(), timeout_seconds=WAKE_SECONDS, on_wait=lambda _: None, shared=True
             ):

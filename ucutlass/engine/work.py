@@ -25,21 +25,24 @@ needed."""
 @dataclass(frozen=True, slots=True)
 class TaskEntry:
     """`target` is written `package.module:function`; for `prepare` it is modules to import, and
-    functions to call with the GPU's lock shared."""
+    functions to call with the GPU's lock shared, after those of `unlocked`, which need no lock."""
 
     target: str
     needs: Needs
     process: ProcessKind
+    unlocked: str = ""
 
 
 TaskTable: TypeAlias = Mapping[str, TaskEntry]
+
+_CONTEXT = "ucutlass.tasks.gpu_turn:open_context"
 
 TABLE: TaskTable = MappingProxyType(
     {
         "gpu": TaskEntry("ucutlass.engine.worker_gpu:describe", "gpu", "here"),
         "build": TaskEntry("ucutlass.engine.engine_build:build", "cpu", "here"),
         "prepare": TaskEntry(
-            "torch ucutlass.backend ucutlass.tasks.tune ucutlass.tasks.tune:ready", "gpu", "prepare"
+            "torch ucutlass.backend ucutlass.tasks.tune ucutlass.tasks.tune:ready", "gpu", "prepare", _CONTEXT
         ),
         "prepare_judge": TaskEntry(
             "torch ucutlass.api ucutlass.runtime.verify.batch ucutlass.runtime.bench.measure "
@@ -47,6 +50,7 @@ TABLE: TaskTable = MappingProxyType(
             "ucutlass.tasks.candidate_run:ready",
             "gpu",
             "prepare",
+            _CONTEXT,
         ),
         "timed": TaskEntry("ucutlass.tasks.tune:timed", "gpu", "warm"),
         "expected": TaskEntry("ucutlass.tasks.candidate_run:expect", "gpu", "warm"),

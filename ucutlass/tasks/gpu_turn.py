@@ -9,6 +9,14 @@ from ucutlass.runtime.isolation import STARTS
 from ucutlass.spans import span
 
 
+def open_context() -> None:
+    """Makes this process's CUDA context, where there is a device: nothing is computed in the seconds that it takes."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 @contextmanager
 def gpu_of(gpu: str, wait: float, *, or_cpu: bool, shared: bool = False) -> Iterator[str]:
     """Gives "cuda" with the lock of the GPU of this UUID held, for which it waits so many seconds at most, once this
