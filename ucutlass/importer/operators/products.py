@@ -277,42 +277,84 @@ def _single(b: GraphBuilder, x: ValueRef, term: str, output: str, element: str) 
     )
 
 
-def _attention(b: GraphBuilder, a: Arguments) -> ValueRef:
-    """softmax(q @ k * scale + mask) @ v."""
-    q, k, v, mask = a["query"], a["key"], a["value"], a.get("attn_mask")
-    element = a.result.element
-    if a.get("dropout_p", 0.0):
-        raise b.fail("dropout, whose mask is random")
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    """The axes of an attention: those before the rows of queries and results, the same of keys and values, whose heads
+    several heads of queries may share; then rows, keys, and elements of a head of keys and of values."""
+
+    extents: Mapping[str, int]
+    lead: Axes
+    key_lead: Axes
+
+    def axes(self, labels: str) -> Axes:
+        return _axes(labels, self.extents)
+
+    def of(self, b: GraphBuilder, tensor: ValueRef, lead: Axes, labels: str) -> Axes:
+        """Returns the axes of a tensor, whose last two are these labels."""
+        return (*axes_from_right(b.shape(tensor)[:-2], lead), *self.axes(labels))
+
+
+def _heads(b: GraphBuilder, q: ValueRef, k: ValueRef, v: ValueRef) -> _Heads:
     heads, groups = b.shape(q)[-3] if len(b.shape(q)) > 2 else 1, 1
     # A device's own attention takes fewer heads of keys without saying so.
     if heads != 1 and b.shape(k)[-3] not in (1, heads):
         groups = heads // b.shape(k)[-3]
-    scale = a.get("scale")
     lead = broadcast([b.shape(q)[:-2], b.shape(k)[:-2] if groups == 1 else b.shape(q)[:-2]])
     letters = [*_batch(len(lead))]
-    extents: dict[str, int] = dict(zip(letters, lead, strict=True))
     if len(letters) >= 2:
         letters[-1] = "H"
-        extents = dict(zip(letters, lead, strict=True))
-    lead_axes = _axes(letters, extents)
+    extents: dict[str, int] = dict(zip(letters, lead, strict=True))
+    lead_axes = key_lead = _axes(letters, extents)
     if groups != 1:
         extents |= {"H": heads // groups, "G": groups}
         lead_axes = (*lead_axes[:-1], tuple(x for x in ("H", "G") if extents[x] != 1))
+        key_lead = (*lead_axes[:-1], _axes(("H",), extents)[0])
     extents |= {"L": b.shape(q)[-2], "S": b.shape(k)[-2], "D": b.shape(q)[-1], "E": b.shape(v)[-1]}
-    key_lead = lead_axes if groups == 1 else (*lead_axes[:-1], _axes(("H",), extents)[0])
-    rows, keys, inner, outer = (_axes((x,), extents) for x in "LSDE")
+    return _Heads(extents, lead_axes, key_lead)
+
+
+def _attention(b: GraphBuilder, a: Arguments) -> ValueRef:
+    """softmax(q @ k * scale + mask) @ v."""
+    q, k, v, element = a["query"], a["key"], a["value"], a.result.element
+    if a.get("dropout_p", 0.0):
+        raise b.fail("dropout, whose mask is random")
+    heads = _heads(b, q, k, v)
+    scores, mask = _scores(b, a, heads), a.get("attn_mask") if a.get(WINDOW) is None else None
+    weights = softmax_of(b, scores, "softmax", len(b.shape(scores)) - 1, element)
+    attention = product(
+        b,
+        weights,
+        (*heads.lead, *heads.axes("LS")),
+        v,
+        heads.of(b, v, heads.key_lead, "SE"),
+        (*heads.lead, *heads.axes("LE")),
+        heads.extents,
+        ("S",),
+        element,
+        "attention",
+    )
+    if mask is None or a.get(ATTENDS) or not _may_hide_all(b, mask):
+        return attention
+    return b.pointwise(where(operand(0), operand(1), 0), [_attending(b, mask), attention], element)
+
+
+def _scores(b: GraphBuilder, a: Arguments, heads: _Heads) -> ValueRef:
+    """Returns q @ k * scale + mask."""
+    q, k, mask, element = a["query"], a["key"], a.get("attn_mask"), a.result.element
+    axes = (*heads.lead, *heads.axes("LS"))
     scores = product(
         b,
         q,
-        (*axes_from_right(b.shape(q)[:-2], lead_axes), *rows, *inner),
+        heads.of(b, q, heads.lead, "LD"),
         k,
-        (*axes_from_right(b.shape(k)[:-2], key_lead), *keys, *inner),
-        (*lead_axes, *rows, *keys),
-        extents,
+        heads.of(b, k, heads.key_lead, "SD"),
+        axes,
+        heads.extents,
         ("D",),
         element,
         "scores",
     )
+    scale = a.get("scale")
     factor = float(b.shape(q)[-1] ** -0.5) if scale is None else float(scale)
     scaled = b.pointwise(mul(operand(0), factor), [scores], element, "scaled")
     window: MaskWindow | None = a.get(WINDOW)
@@ -321,28 +363,13 @@ def _attention(b: GraphBuilder, a: Arguments) -> ValueRef:
     elif a.get("is_causal"):
         window = MaskWindow(None, 0)
     if window is not None:
-        scaled = _windowed(b, scaled, (*lead_axes, *rows, *keys), extents, element, window)
-    if mask is not None:
-        body = (
-            where(operand(1), operand(0), float("-inf")) if b.element(mask) == "bool" else template("x0 + x1")
-        )
-        scaled = b.pointwise(body, [scaled, mask], element, "masked")
-    weights = softmax_of(b, scaled, "softmax", len(b.shape(scaled)) - 1, element)
-    attention = product(
-        b,
-        weights,
-        (*lead_axes, *rows, *keys),
-        v,
-        (*axes_from_right(b.shape(v)[:-2], key_lead), *keys, *outer),
-        (*lead_axes, *rows, *outer),
-        extents,
-        ("S",),
-        element,
-        "attention",
+        scaled = _windowed(b, scaled, axes, heads.extents, element, window)
+    if mask is None:
+        return scaled
+    masked = (
+        where(operand(1), operand(0), float("-inf")) if b.element(mask) == "bool" else template("x0 + x1")
     )
-    if mask is None or a.get(ATTENDS) or not _may_hide_all(b, mask):
-        return attention
-    return b.pointwise(where(operand(0), operand(1), 0), [_attending(b, mask), attention], element)
+    return b.pointwise(masked, [scaled, mask], element, "masked")
 
 
 def _windowed(
