@@ -364,7 +364,8 @@ class WarmProcess:
         """As `run`; the limits are of this call. Raises RuntimeError once this is closed."""
         request = _call_request(target, arguments)
         json.dumps(request)  # the caller's mistake is the caller's to hear of
-        outcome = self._thread.submit(self._call, request, limit_seconds, memory_bytes).result()
+        start = time.monotonic()
+        outcome = self._thread.submit(self._call, request, limit_seconds, memory_bytes, start).result()
         spans.add(outcome.parts)
         return outcome
 
@@ -392,8 +393,9 @@ class WarmProcess:
             self._served = _Served(self._environ, modules, self._template)
         return self._served
 
-    def _call(self, request: dict[str, Any], limit_seconds: float, memory_bytes: int | None) -> CallOutcome:
-        start = time.monotonic()
+    def _call(
+        self, request: dict[str, Any], limit_seconds: float, memory_bytes: int | None, start: float
+    ) -> CallOutcome:
         served, self._served = self._ready(), None
         outcome: CallOutcome | None = None
         try:

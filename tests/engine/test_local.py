@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 from engine_fakes import GPUS, notes, table
@@ -25,7 +25,7 @@ from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.bench.gpu_lock import NoGpu
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import CompilerMissing, LockTimeout
-from ucutlass.runtime.isolation import Crashed, Raised, Returned, TimedOut
+from ucutlass.runtime.isolation import CallOutcome, Crashed, Raised, Returned, TimedOut
 
 
 @pytest.fixture
@@ -103,6 +103,26 @@ def test_an_attended_call_runs_here_and_is_given_fresh_processes(engine: LocalEn
     assert found.gpu_seconds > 0 and found.parts
     raised = engine.submit("attends", {"times": 0}, near="x").result()
     assert isinstance(raised, Raised) and raised.type == "CompilerMissing"
+
+
+def test_nobody_waits_for_imports_with_the_gpu_locked(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "gate"
+    slow = f"import pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists():\n    time.sleep(0.01)\n"
+    (tmp_path / "imported_slowly.py").write_text(slow)
+    monkeypatch.syspath_prepend(tmp_path)
+    place = GpuSlot(lambda: GPUS[3])
+    place._warm.prepare(["imported_slowly"])
+    outcomes: list[CallOutcome] = []
+    call = Thread(target=lambda: outcomes.append(place.run(RemoteCall(table()["process"], {}), Event())))
+    call.start()
+    time.sleep(0.5)
+    with gpu_lock.hold_gpu(GPUS[3], timeout_seconds=1, on_wait=print):
+        gate.touch()
+    call.join(60)
+    place.close()
+    assert isinstance(outcomes[0], Returned)
 
 
 def test_processes_are_woken_on_the_gpu_and_do_not_wait_for_it_themselves(

@@ -8,7 +8,7 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from threading import Event, Lock, Thread
 from typing import Any
@@ -73,29 +73,39 @@ class GpuSlot:
                 self._prepare(work.row.target.split(), work.row.unlocked.split())
                 return isolation.Returned(None, "")
             case process:
-                try:
-                    with gpu_lock.hold_gpu(
-                        self._gpu(),
-                        timeout_seconds=work.wait_seconds,
-                        on_wait=self._on_wait,
-                        shared=work.shared,
-                        cancel=cancel,
-                    ):
-                        return self._computed(process, work)
-                except BuildCancelled:
-                    return CANCELLED
+                with ExitStack() as stack:
+                    called = self._ready_process(process, work, stack)
+                    try:
+                        stack.enter_context(
+                            gpu_lock.hold_gpu(
+                                self._gpu(),
+                                timeout_seconds=work.wait_seconds,
+                                on_wait=self._on_wait,
+                                shared=work.shared,
+                                cancel=cancel,
+                            )
+                        )
+                    except BuildCancelled:
+                        return CANCELLED
+                    return self._computed(called, work)
 
-    def _computed(self, process: str, work: RemoteCall) -> isolation.CallOutcome:
+    def _ready_process(self, kind: str, work: RemoteCall, stack: ExitStack) -> isolation.WarmProcess | None:
+        """Returns the process that is to be called, once it takes calls: who waited for its imports with the GPU locked
+        would keep all others waiting. None where the worker itself is called."""
+        match kind:
+            case "warm":
+                process = self._warm
+            case "fresh":
+                process = stack.enter_context(self._fresh_process())
+            case _:
+                return None
+        process.call(_NOTHING, {}, limit_seconds=work.limit_seconds)
+        return process
+
+    def _computed(self, process: isolation.WarmProcess | None, work: RemoteCall) -> isolation.CallOutcome:
         """Calls with the GPU locked."""
         start = time.monotonic()
-        match process:
-            case "warm":
-                outcome = self._called(self._warm, work)
-            case "fresh":
-                with self._fresh_process() as fresh_process:
-                    outcome = self._called(fresh_process, work)
-            case _:
-                outcome = self._attended(work)
+        outcome = self._attended(work) if process is None else self._called(process, work)
         return replace(outcome, gpu_seconds=time.monotonic() - start)
 
     def _called(self, process: isolation.WarmProcess, work: RemoteCall) -> isolation.CallOutcome:
