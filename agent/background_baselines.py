@@ -8,7 +8,7 @@ loses to the compiled module, in turns. Times are kept on disk (`ucutlass.agent.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -35,7 +35,8 @@ compiled once its search has ended."""
 @dataclass(frozen=True, slots=True)
 class BackgroundBaselines:
     """Compiles modules in `way` on `pool`, once each. `gpu` is the driver's name of the GPU; `limit` bounds a
-    process, `wait` its wait for the GPU lock, in seconds. Modules are spread over `gpus` where these are given."""
+    process, `wait` its wait for the GPU lock, in seconds. Modules are spread over `gpus` where these are given.
+    `on_wait` is told what a session waits for that has nothing else to do."""
 
     way: str
     gpu: str
@@ -44,6 +45,7 @@ class BackgroundBaselines:
     limit: float
     wait: float
     gpus: Sequence[str] = ()
+    on_wait: Callable[[str], None] = lambda _: None
     _futures: dict[str, Future[BaselineRatio | str]] = field(default_factory=dict)
 
     def begin(
@@ -69,6 +71,8 @@ class BackgroundBaselines:
         future = self._futures.get(key_of(about_baseline(module, self.way, self.gpu, PROTOCOL)))
         if future is None or not (waits or future.done()):
             return None
+        if not future.done():
+            self.on_wait(f"torch, which compiles {module.file} ({self.way}) and then times it")
         return future.result()
 
     def _timed(
@@ -121,15 +125,21 @@ def _done(ratio: BaselineRatio) -> Future[BaselineRatio | str]:
 
 @contextmanager
 def background_baselines(
-    way: str, gpu: str, cpus: int, limit: float, wait: float, gpus: Sequence[str] = ()
+    way: str,
+    gpu: str,
+    cpus: int,
+    limit: float,
+    wait: float,
+    gpus: Sequence[str] = (),
+    on_wait: Callable[[str], None] = lambda _: None,
 ) -> Iterator[BackgroundBaselines | None]:
     """Gives what compiles modules in `way`, "" for none, on a machine of so many cores, and times them on `gpus`, or
-    the first. At the end what is under way ends, and nothing else begins."""
+    the first; `on_wait` as there. At the end what is under way ends, and nothing else begins."""
     if not way:
         yield None
         return
     pool = ThreadPoolExecutor(max(1, cpus // CORES), thread_name_prefix="ucutlass-baseline")
     try:
-        yield BackgroundBaselines(way, gpu, pool, BaselineCache.open(), limit, wait, gpus)
+        yield BackgroundBaselines(way, gpu, pool, BaselineCache.open(), limit, wait, gpus, on_wait)
     finally:
         pool.shutdown(cancel_futures=True)

@@ -128,6 +128,30 @@ def test_a_large_module_is_compiled_after_its_search_with_the_lock(
     assert asked[0]["releases"] is False
 
 
+def test_who_waits_for_the_compiler_is_told(
+    tmp_path: Path, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, run = Event(), background_module.isolation.run
+
+    def slow(*arguments: Any, **named: Any) -> isolation.CallOutcome:
+        assert compiled.wait(60)
+        return run(*arguments, **named)
+
+    def on_wait(what: str) -> None:
+        texts.append(what)
+        compiled.set()
+
+    texts: list[str] = []
+    monkeypatch.setattr(background_module.isolation, "run", slow)
+    with ThreadPoolExecutor(1) as pool:
+        background = replace(background_of(tmp_path, pool), on_wait=on_wait)
+        begun(background)
+        assert background.ratio(MODULE, waits=False) is None and not texts
+        for _ in range(2):
+            assert background.ratio(MODULE, waits=True) == RATIO
+    assert texts == ["torch, which compiles m.py (compile) and then times it"]
+
+
 def test_a_leader_gains_over_the_compiled_module_what_it_gains_over_eager_by_what_that_loses(
     tmp_path: Path, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

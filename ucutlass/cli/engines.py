@@ -85,4 +85,9 @@ def at_hand(hall: engine.Engine) -> CurrentGpu | None:
 def announce(holder: str) -> None:
     """Says whom a call waits for; steps of one session that take turns say nothing."""
     if holder != this_process():
-        show.note(f"ucc: waiting for {holder}, which uses this GPU")
+        say_wait(f"{holder}, which uses this GPU")
+
+
+def say_wait(what: str) -> None:
+    """Says what a command waits for; each wait has a limit of its own."""
+    show.note(f"ucc: waiting for {show.one_line(what)}")

@@ -24,7 +24,7 @@ from ucutlass.agent.run import OptimizationSession, resume_session
 from ucutlass.agent.session import Level, NotASession, SessionState
 from ucutlass.agent.step_time import timed_step
 from ucutlass.cli import inputs, show
-from ucutlass.cli.engines import at_hand, journaled, opened, threads_take_turns_quickly
+from ucutlass.cli.engines import at_hand, journaled, opened, say_wait, threads_take_turns_quickly
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import json_option, kernel_option, names_in, sizes_option
 from ucutlass.cli.outputs import OutputPath, write
@@ -249,7 +249,7 @@ def _run_session(
     with (
         builder_pool(engine.cpus) as pool,
         background_baselines(
-            timing.beside, local_gpu.gpu.name, engine.cpus, timing.limit, timing.wait
+            timing.beside, local_gpu.gpu.name, engine.cpus, timing.limit, timing.wait, on_wait=say_wait
         ) as background,
     ):
         where = Machinery(
