@@ -11,7 +11,7 @@ from tests.audit.bundles import program
 from ucutlass import frontend
 from ucutlass.agent.integrity.gather import probe_of
 from ucutlass.handoff import program_payload
-from ucutlass.tasks.audit import CUTS, VOLUME, ReducedSizesError, probe, reduced_sizes
+from ucutlass.tasks.audit import BASES, CUTS, DRAWS, VOLUME, ReducedSizesError, probe, reduced_sizes
 
 
 def probed(body: str, signature: str = "x: f32[M, N]) -> f32[M, N]", **sizes: int) -> dict[str, Any]:
@@ -103,3 +103,27 @@ def test_a_mask_that_leaves_nothing_of_a_small_tensor_is_no_flaw() -> None:
     values = probed("return where(index(M) >= 200, x, 0.0)", M=4096, N=4)
     assert only(values) == (False, False, False) and values["inputs"][0]["moves"]
     assert values["sizes"]["M"] == 256
+
+
+def test_bounds_are_asked_for_only_where_it_is_not_clear_what_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ucutlass import reference
+
+    asked: list[int] = []
+    plain = reference.expect
+
+    def counted(*arguments: Any) -> Any:
+        asked.append(1)
+        return plain(*arguments)
+
+    monkeypatch.setattr(reference, "expect", counted)
+    text = "kernel k(x: f32[M, K], w: f32[N, K], b: f32[N]) -> f32[M, N] {{ return dot[K](x, w) + {bias} }}"
+    counts = []
+    for bias in ("b", "b * 1e-9"):
+        asked.clear()
+        answer = probe(
+            program_payload(frontend.read_text(text.format(bias=bias))), "k", {"M": 64, "N": 64, "K": 64}, 0
+        )
+        assert [i["moves"] for i in answer["inputs"]] == [True, True, bias == "b"]
+        counts.append(len(asked))
+    # The draws and the first base; the other bases, with both changes of the one that moves nothing beyond rounding.
+    assert counts == [len(DRAWS) + 1, len(DRAWS) + BASES * 3]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ucutlass.runtime.bench.outcome import BenchCandidate
 
 NICENESS = 10
-"""Of the compiler's process: candidates are built meanwhile."""
+"""Of the process while it compiles: candidates are built meanwhile."""
 
 QUIET_SECONDS = 1.0
 """In which nobody used the GPU before a compiled module is timed for some seconds: between two steps of a search it
@@ -48,8 +48,8 @@ def versus_eager(
     from ucutlass.runtime.bench.cuda import Cuda
     from ucutlass.runtime.bench.protocol import Protocol
 
-    os.nice(NICENESS)
-    _load_compiler()
+    with _nice():
+        _load_compiler()
     typed = frontend.program(checked_of(program), name)
     device = Cuda()  # its context takes seconds, in which nothing is timed
     with GpuTurn(gpu, wait) as turn:
@@ -194,11 +194,24 @@ def _giving(turn: GpuTurn) -> Iterator[None]:
     _idle()
     turn.give()
     try:
-        with _timing_alone(turn):
+        with _nice(), _timing_alone(turn):
             yield
         _idle()
     finally:
         turn.take(QUIET_SECONDS)
+
+
+@contextmanager
+def _nice() -> Iterator[None]:
+    """Leaves the cores to others for a block. Whoever holds the lock should not wait for them, so that this ends with the
+    block, where the system lets a process take back what it gave."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, min(19, before + NICENESS))
+    try:
+        yield
+    finally:
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 @contextmanager

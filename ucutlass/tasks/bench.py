@@ -57,12 +57,14 @@ def on_gpu(
         from ucutlass.tasks.built import loaded_built
 
         torch.cuda.init()  # type: ignore[no-untyped-call]
-    kernel = loaded_built(checked_of(program), name, arch, built)
+        gpu = Cuda()
+        machine = asdict(machine_of(torch.cuda.current_device()))
+    with span("launch"):
+        kernel = loaded_built(checked_of(program), name, arch, built)
     chosen = [Protocol(**fields) for fields in protocols]
-    return {
-        "device": torch.cuda.get_device_name(),
-        "machine": asdict(machine_of(torch.cuda.current_device())),
-    } | judged(kernel, Cuda(), sizes, arch, seed, baselines, chosen, bandwidth, proven=proven)
+    return {"device": torch.cuda.get_device_name(), "machine": machine} | judged(
+        kernel, gpu, sizes, arch, seed, baselines, chosen, bandwidth, proven=proven
+    )
 
 
 def judged(

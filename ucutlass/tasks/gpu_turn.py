@@ -34,7 +34,7 @@ def gpu_of(gpu: str, wait: float, *, or_cpu: bool, shared: bool = False) -> Iter
         yield "cpu"
         return
     with span(STARTS):
-        torch.cuda.init()  # type: ignore[no-untyped-call]
+        open_context()
     with ExitStack() as stack:
         device = "cuda"
         try:
