@@ -33,7 +33,8 @@ _CALLS = {
     'asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kThreadCount) : "memory")': (
         "emu::arrive_named(id, kThreadCount)"
     ),
-    "if (polls == kMostPolls) __trap();": "if (polls == kMostPolls) emu::fault(cudaErrorLaunchFailure); emu::yield();",
+    "++polls) all = load();": "++polls) (all = load()) ? void() : emu::yield();",
+    "if (!all) __trap();": "if (!all) emu::fault(cudaErrorLaunchFailure);",
     'asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory")': "emu::wait(kPending)",
 }
 """Instructions of multistage kernels and of recurrent layers, as the emulator has them."""
