@@ -42,8 +42,6 @@ FLOORS = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-17}
 SETS = 4
 """Inputs that rotate. Weights stay, as they do where a model is served."""
 
-REPLAYS = 30
-
 OWN_KERNEL = "ucc_"
 """What the name of each kernel of ours holds (`ucutlass.emit.text.finish`)."""
 
@@ -65,14 +63,12 @@ def measured(
     build_seconds: float,
     compile_seconds: float,
     choose: str = "time",
-    overlap: bool = False,
 ) -> Row:
     """Returns a row's results: `status` right or wrong; `us` of a launch by candidate in CUDA graphs and
     `call_us` as a user calls it; `seconds` of each first call; the share of the device's time in our kernels,
     and what went to the fallback. Each step's facts are added to the lines of the file `note` as soon as they
     are known. `exact` False leaves the oracle in f32, `compile` False leaves TorchInductor out, `kernels`
-    adds what each launches; `choose` is the backend's option, "time" or "always"; with `overlap`, at last, also
-    what `overlapped` returns."""
+    adds what each launches; `choose` is the backend's option, "time" or "always"."""
     row: Row = {}
 
     def tell(**facts: Any) -> None:
@@ -130,9 +126,6 @@ def measured(
                     tell(launches=kernel_times(partial(calls.get("programs", ours), *inputs)))
                     for column in set(calls) & {"inductor"}:
                         tell(launches_inductor=by_name(kernel_times(partial(calls[column], *inputs))))
-        if overlap:
-            tell(stage="overlap")
-            tell(**overlapped(calls, model, inputs, device, gpu, build_seconds))
     turns.stop_compilers()
     tell(stage="end")
     return row
@@ -206,59 +199,11 @@ def checked(
     return turns.judged(results, eager, known, FLOORS[dtype])
 
 
-def overlapped(
-    calls: Mapping[str, Callable[..., Any]],
-    model: nn.Module,
-    inputs: Sequence[Tensor],
-    device: str,
-    gpu: DeviceLock,
-    build_seconds: float,
-) -> Row:
-    """Returns the times of programs with the backend's option `overlap` beside those without, and `differ`."""
-    known = {name: calls[name] for name in ("ucutlass", "inductor") if name in calls}
-    known["ucutlass"] = calls.get("programs", known["ucutlass"])
-    overlapping = backend_of(model, device, gpu, "always", overlap=True)[1]
-    first_call(overlapping, inputs, gpu, build_seconds, device)
-    with gpu.holding():
-        differ = 0 if device == "cpu" else differing(known["ucutlass"], overlapping, inputs)
-        times = timed({**known, "overlap": overlapping}, inputs, device)
-    return {"differ": differ, "overlap_us": times["us"], "overlap_call_us": times["call_us"]}
-
-
-def differing(first: Callable[..., Any], second: Callable[..., Any], inputs: Sequence[Tensor]) -> int:
-    """Returns in how many of REPLAYS replays, each of other inputs, two callables give other bits as CUDA graphs."""
-    from ucutlass.runtime.bench.cuda import graph_of
-
-    held = [x.clone() for x in inputs]
-    results: dict[int, list[Tensor]] = {}
-
-    def launch(number: int, call: Callable[..., Any]) -> None:
-        results[number] = forwarded(call, held)
-
-    launches = [partial(launch, number, call) for number, call in enumerate((first, second))]
-    for each in launches:
-        each()
-    torch.cuda.synchronize()
-    graphs = [graph_of(each) for each in launches]
-    count = 0
-    for _ in range(REPLAYS):
-        for x in held:
-            x.copy_(
-                torch.randn_like(x)
-                if x.is_floating_point()
-                else x.flatten()[torch.randperm(x.numel())].view_as(x)
-            )
-        for graph in graphs:
-            graph.replay()
-        count += not all(torch.equal(a, b) for a, b in zip(results[0], results[1], strict=True))
-    return count
-
-
 # --- compiled -----------------------------------------------------------------------------------
 
 
 def backend_of(
-    model: nn.Module, device: str, gpu: DeviceLock, choose: str, overlap: bool = False
+    model: nn.Module, device: str, gpu: DeviceLock, choose: str
 ) -> tuple[Report, Callable[..., Any]]:
     """Returns the model compiled by our backend, which has compiled nothing yet, and what it will report. What
     it measures to choose between programs and fallback it measures with the GPU to itself. On the CPU, for
@@ -276,7 +221,7 @@ def backend_of(
         options = options_of({"fallback": "eager"})
         hooks = BackendHooks(launch=_references, measure=_programs_first, devices=("cpu",))
     else:
-        options, hooks = options_of({"choose": choose, "overlap": overlap}), BackendHooks(measure=alone)
+        options, hooks = options_of({"choose": choose}), BackendHooks(measure=alone)
     own = backend(options, hooks=hooks, report=report)
     return report, torch.compile(model, backend=own, dynamic=False)
 

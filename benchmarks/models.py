@@ -112,7 +112,6 @@ def attempt(job: GpuJob, device: int, settings: RunSettings, compile: bool) -> R
             "max_autotune": settings.max_autotune,
             "kernels": settings.kernels,
             "choose": settings.choose,
-            "overlap": job.facts.get("overlap", False),
             "hold_seconds": HOLD_SECONDS if not settings.max_autotune else COMPILE_SECONDS,
             "build_seconds": BUILD_SECONDS,
             "compile_seconds": COMPILE_SECONDS,
@@ -167,10 +166,6 @@ def line_of(row: Row) -> str:
         if us := row.get(kind):
             ratios = (f"{n} {us[n] / us['ucutlass']:.2f}" for n in COLUMNS if n in us)
             words.append(f"{us['ucutlass']:.0f} {kind}, {', '.join(ratios)}")
-    if us := row.get("overlap_us"):
-        words.append(
-            f"overlapping {us['overlap']:.0f} us of {us['ucutlass']:.0f}, {row.get('differ')} replays differ"
-        )
     if "programs" in row:
         words.append(
             f"{row['programs']} programs, {row['outside']} operators outside, share {row.get('share')}"
@@ -274,12 +269,6 @@ def _group(name: str, rows: Sequence[Row]) -> list[str]:
                 f"  {kind:7} of programs alone against inductor: geomean {geomean(programs):.3f}, "
                 f"least {min(programs):.3f}"
             )
-    overlapping = [row["overlap_us"] for row in rows if row.get("overlap_us")]
-    if overlapping:
-        ratios = [us["ucutlass"] / us["overlap"] for us in overlapping]
-        lines.append(
-            f"  overlapping: {len(ratios)} rows, {geomean(ratios):.3f} times as fast, least {min(ratios):.3f}"
-        )
     chosen = Counter(server for row in rows for server in row.get("choices", ()))
     known = [row["parts"] for row in rows if row.get("parts")]
     names = dict.fromkeys(name for parts in known for name in parts)
@@ -320,9 +309,6 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--no-compile", action="store_true", help="leave TorchInductor out")
     options.add_argument("--max-autotune", action="store_true", help="time that mode too")
     options.add_argument("--warm", action="store_true", help="first calls with warm caches too")
-    options.add_argument(
-        "--overlap", type=int, default=0, help="in so many rows, time programs with that option too"
-    )
     options.add_argument("--kernels", action="store_true", help="add what each launches to its row")
     options.add_argument("--fake", action="store_true", help=argparse.SUPPRESS)
     options.add_argument("--table", type=Path, metavar="FILE", help="print the table of these rows alone")
@@ -412,7 +398,6 @@ def main() -> int:
         )
         print(f"{len(every)} rows, GPUs {settings.devices}", flush=True)
         left = [row for row in every if row["name"] not in known]
-        left = [row | ({"overlap": True} if n < options.overlap else {}) for n, row in enumerate(left)]
         unfinished = ended(lambda: run(left, settings), settings.deadline)
         names = {row["name"] for row in every}
         rows = [row for row in harness.lines(options.out) if row["name"] in names]

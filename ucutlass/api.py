@@ -204,8 +204,7 @@ class LoadedKernel(LoadedProgram):
 class LoadedPipeline(LoadedProgram):
     """Several launches as one call: intermediates lie in one workspace, and stages that need nothing of
     each other run on branches beside the current stream, which joins them again. `built` has what was
-    planned and built for each shape that was called; `ready` is as of a kernel, `overlap` as of
-    `ucutlass.assembly.build_pipeline`.
+    planned and built for each shape that was called; `ready` is as of a kernel.
 
     Besides what every call raises: TorchResultMismatch (`ucutlass.runtime.launch_sequence`) where a torch
     function gives another shape than the text says.
@@ -222,7 +221,6 @@ class LoadedPipeline(LoadedProgram):
         tuned: bool = False,
         check_offsets: bool = False,
         ready: BuiltPipeline | None = None,
-        overlap: bool = False,
     ) -> LoadedPipeline:
         from ucutlass.runtime.launch_spec import Requirement
 
@@ -231,7 +229,7 @@ class LoadedPipeline(LoadedProgram):
             checked,
             program,
             [Requirement("extents that fit every stage", partial(_fits, program))],
-            partial(_choose_all, checked, program, arch, tuned, built, ready, overlap),
+            partial(_choose_all, checked, program, arch, tuned, built, ready),
             check_offsets,
         )
         self.built = MappingProxyType(built)
@@ -279,7 +277,6 @@ def _choose_all(
     tuned: bool,
     built: dict[LaunchRequest, BuiltPipeline],
     ready: BuiltPipeline | None,
-    overlap: bool,
     request: LaunchRequest,
 ) -> LaunchSequence:
     import torch
@@ -298,14 +295,7 @@ def _choose_all(
 
         draw = draw_recorded(checked, arch, gpu.name, device)
     pipeline = build_pipeline(
-        checked,
-        program,
-        request.extents,
-        arch,
-        device=device,
-        aligned=request.aligned,
-        draw=draw,
-        overlap=overlap,
+        checked, program, request.extents, arch, device=device, aligned=request.aligned, draw=draw
     )
     built[request] = pipeline
     return bind_pipeline(pipeline)

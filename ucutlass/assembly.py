@@ -11,7 +11,6 @@ from ucutlass import ir
 from ucutlass.backend import Built, bind, build_kernel, build_sources, named_source, source_line, source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import NotServed
-from ucutlass.emit.dependent_launch import overlapping_source
 from ucutlass.emit.text import Source
 from ucutlass.frontend import Checked, ChosenPlan, plan_kernel
 from ucutlass.header import Signature, signature_of
@@ -114,13 +113,12 @@ def build_pipeline(
     build_path: BuildPath | None = None,
     max_streams: int = MOST_STREAMS,
     draw: Draw = as_written,
-    overlap: bool = False,
 ) -> BuiltPipeline:
-    """Plans all stages, then builds the kernels that the cache lacks, as many at once as the machine takes. With
-    `overlap` each begins while the one before it ends (`ucutlass.emit.dependent_launch`). Raises ShapeError and ProgramError as `plan_pipeline`, the first build's failure, and as `build_sources`.
+    """Plans all stages, then builds the kernels that the cache lacks, as many at once as the machine takes.
+    Raises ShapeError and ProgramError as `plan_pipeline`, the first build's failure, and as `build_sources`.
     """
     plan = plan_pipeline(checked, pipeline, sizes, arch, device, aligned, max_streams, draw)
-    results = build_stages(checked, plan, build_path=build_path, on_progress=on_progress, overlap=overlap)
+    results = build_stages(checked, plan, build_path=build_path, on_progress=on_progress)
     failed = next((m for m in results if m is not None and not isinstance(m, Built)), None)
     if failed is not None:
         raise failed
@@ -130,13 +128,12 @@ def build_pipeline(
 @dataclass(frozen=True, slots=True)
 class ProgramAtSizes:
     """A program with the extents to build it for, in the order of its dims. `draw` may put other schedules into
-    its kernels; `overlap` is as of `build_pipeline`."""
+    its kernels."""
 
     checked: Checked
     program: ir.Program
     sizes: tuple[int, ...]
     draw: Draw = as_written
-    overlap: bool = False
 
 
 ProgramFailure: TypeAlias = BuildFailure | ProgramError | ShapeError | NotServed
@@ -207,10 +204,7 @@ def planned_sources(
     if isinstance(job.program, ir.Pipeline):
         plan = plan_pipeline(job.checked, job.program, job.sizes, arch, device, draw=job.draw)
         pairs = [
-            (
-                step_source(job.checked, plan.sized, s.step, s.chosen.planned, job.overlap),
-                s.chosen.planned.plan,
-            )
+            (step_source(job.checked, plan.sized, s.step, s.chosen.planned), s.chosen.planned.plan)
             for s in plan.stages
             if s.chosen is not None
         ]
@@ -231,13 +225,9 @@ def _assembled(plan: PipelinePlan | ChosenPlan, kernels: Sequence[tuple[Source, 
     )
 
 
-def step_source(
-    checked: Checked, sized: SizedPipeline, step: Step, planned: Planned, overlap: bool = False
-) -> Source:
-    """Returns the stand-alone CUDA file of a step's plan, whose launch may begin while the one before it ends. Raises
-    NotServed as `source_of` does."""
-    source = named_source(checked, step_signature(sized, step), planned)
-    return overlapping_source(source) if overlap else source
+def step_source(checked: Checked, sized: SizedPipeline, step: Step, planned: Planned) -> Source:
+    """Returns the stand-alone CUDA file of a step's plan. Raises NotServed as `source_of` does."""
+    return named_source(checked, step_signature(sized, step), planned)
 
 
 def step_signature(sized: SizedPipeline, step: Step) -> Signature:
@@ -257,13 +247,12 @@ def build_stages(
     *,
     build_path: BuildPath | None = None,
     on_progress: OnProgress = ignore,
-    overlap: bool = False,
 ) -> tuple[Built | BuildFailure | None, ...]:
     """Returns the kernels of a plan's stages; a failed build is returned in its kernel's place. Raises as
     `build_sources` does."""
     results: dict[int, Built | BuildFailure] = {}
     kernels = [(i, s.step, s.chosen) for i, s in enumerate(plan.stages) if s.chosen is not None]
-    sources = [step_source(checked, plan.sized, step, chosen.planned, overlap) for _, step, chosen in kernels]
+    sources = [step_source(checked, plan.sized, step, chosen.planned) for _, step, chosen in kernels]
     pairs = [(source, chosen.planned.plan) for source, (_, _, chosen) in zip(sources, kernels, strict=True)]
     artifacts = build_sources(pairs, build_path=build_path, on_progress=on_progress)
     for (i, step, chosen), source, artifact in zip(kernels, sources, artifacts, strict=True):

@@ -53,7 +53,6 @@ def row_of(tmp_path: Path, dtype: str = "f32") -> dict[str, Any]:
         hold_seconds=1000.0,
         build_seconds=1000.0,
         compile_seconds=1000.0,
-        overlap=True,
     )
 
 
@@ -63,10 +62,6 @@ def test_a_model_is_measured(small: None, tmp_path: Path) -> None:
     assert row["programs"] >= 1 and row["choices"] == ["programs"] and row["unbuilt"] == []
     assert any("fft" in operator for operator, _, _ in row["reasons"])
     assert set(row["us"]) == set(row["call_us"]) == {"ucutlass", "eager", "inductor"}
-    assert set(row["overlap_us"]) == {"ucutlass", "overlap", "inductor"} and row["differ"] == 0
-    assert "overlapping: 1 rows" in "\n".join(
-        models.table([{"name": "s f32 2", "model": "s", "dtype": "f32", "batch": 2, **row}])
-    )
     assert set(row["seconds"]) == {"ucutlass", "inductor"} and row["error"] <= 1e-6
     parts = row["parts"]
     assert {"tracing", "importing", "fallback", "choosing"} <= set(parts)

@@ -146,8 +146,7 @@ def _on_device(
         with suppress(ArgumentError):  # which the call itself will raise
             if job.shapes is not None:
                 draw = draw_recorded(text, arch, gpu.name, device_facts) if options.tuned else as_written
-                extents = _extents(program, job.shapes)
-                sized[number] = ProgramAtSizes(text, program, extents, draw, options.overlap)
+                sized[number] = ProgramAtSizes(text, program, _extents(program, job.shapes), draw)
     adopted = _adopted(sized, arch, gpu.name, device_facts) if options.tuned else {}
     others = {number: job for number, job in sized.items() if number not in adopted}
     building = start_programs(list(others.values()), arch, device=device_facts)
@@ -212,7 +211,7 @@ def _executor(
     loaded: LoadedProgram
     if isinstance(program, Pipeline):
         assert built is None or isinstance(built, BuiltPipeline)
-        loaded = LoadedPipeline(text, program, None, options.tuned, ready=built, overlap=options.overlap)
+        loaded = LoadedPipeline(text, program, None, options.tuned, ready=built)
     else:
         assert built is None or isinstance(built, Built)
         loaded = LoadedKernel(text, program, None, options.tuned, ready=built)

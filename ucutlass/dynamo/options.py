@@ -25,7 +25,6 @@ class CompileOptions:
     Without `wait` the fallback computes calls until the kernels are built. `cuda_graphs` replays calls without
     gradients as CUDA graphs, one for each set of shapes. `tuned` takes sources that `ucc adopt` confirmed and
     schedules that `ucc tune` recorded for exactly this GPU, program and shape; without it the compiler plans.
-    With `overlap` the kernels of a program begin while those before them end, by programmatic dependent launch.
     """
 
     fallback: Fallback = "inductor"
@@ -34,7 +33,6 @@ class CompileOptions:
     wait: bool = True
     cuda_graphs: bool = False
     tuned: bool = True
-    overlap: bool = False
 
 
 def options_of(options: Mapping[str, Any] | None) -> CompileOptions:
@@ -48,7 +46,7 @@ def options_of(options: Mapping[str, Any] | None) -> CompileOptions:
     for name, values in {"fallback": get_args(Fallback), "choose": get_args(Choose)}.items():
         if (value := getattr(result, name)) not in values:
             raise ValueError(f"{name} is {value!r}; it is one of {', '.join(values)}")
-    for name in ("check", "wait", "cuda_graphs", "tuned", "overlap"):
+    for name in ("check", "wait", "cuda_graphs", "tuned"):
         if not isinstance(value := getattr(result, name), bool):
             raise ValueError(f"{name} is {value!r}; it is True or False")
     if result.fallback == "error" and not result.wait:
