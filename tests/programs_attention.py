@@ -113,6 +113,15 @@ PROGRAMS: Mapping[str, str] = MappingProxyType(
             "  return dot[S](v, {t}(p))\n"
             "}}\n"
         ),
+        "parts of one tensor": (
+            "kernel attention(q: {t}[B, L, (I=2 H), D], k: {t}[B, S, (H J=3), D]) -> {t}[B, L, H, D] {{\n"
+            "  r = q[I = 1]\n"
+            "  c = k[J = 0]\n"
+            "  v = k[J = 2]\n"
+            "  p = softmax[S](where(index(S) <= index(L), dot[D](r, c) * rsqrt(size(D)), -inf))\n"
+            "  return dot[S]({t}(p), v)\n"
+            "}}\n"
+        ),
         "one sequence": (
             "kernel attention(q: {t}[L, D], k: {t}[S, D], v: {t}[S, D]) -> {t}[L, D] {{\n"
             "  return dot[S]({t}(softmax[S](dot[D](q, k) * 0.125)), v)\n"

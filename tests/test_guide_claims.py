@@ -47,19 +47,13 @@ GROUP = "[E = segment(T, offsets)]"
 
 CLAIMS: dict[str, Claim] = {
     "constant coordinates": Claim(
-        "`qkv[Z = 0]` selects, also for a dot",
+        "`qkv[Z = 0]` selects, also for a dot and in attention",
         (
             kernel("x: f16[Z=3, M, K]", "f16[M, K]", "x[Z = 0] * x[Z = 2]"),
             kernel("x: f16[Z=3, M, K], w: f16[N, K]", "f16[M, N]", "dot[K](x[Z = 0], w)"),
-        ),
-    ),
-    "a selection in attention": Claim(
-        "(attention: store it first)",
-        (
             "kernel k(x: f16[B, H, L, Z=3, D=64]) -> f16[B, H, L, D] { "
-            "return dot[S](f16(softmax[S](dot[D](x[Z = 0], x[Z = 1, L = S]))), x[Z = 2, L = S]) }",
+            "return dot[S](f16(softmax[S=L](dot[D](x[Z = 0], x[Z = 1, L = S]))), x[Z = 2, L = S]) }",
         ),
-        "UC0302",
     ),
     "several coordinates": Claim(
         "several equations in one bracket",

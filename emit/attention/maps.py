@@ -36,12 +36,12 @@ class AttentionMap:
 
 @dataclass(frozen=True, slots=True)
 class OperandCopy:
-    """An operand that a launch before the kernel's copies to the workspace: `lines` of `line` elements, rounded
+    """An operand at `data` that a launch before the kernel's copies to the workspace: `lines` of `line` elements, rounded
     up to `step`, for each of `extents`. `row` and `batch`, pairs of stride and extent, address the operand;
     `aligned` are the strides that 16 bytes divide. `count` threads copy. All but numbers are C++."""
 
     name: str
-    pointer: int
+    data: str
     head: int
     line: str
     step: int
@@ -76,7 +76,15 @@ def _map(
     modes = _modes(a)
     extents = (str(head), count if row is not None else "1", *(product(problem.batch[i]) for i in modes))
     strides = ("1", epilogue.stride(row), *(epilogue.stride(a.batch[i]) for i in modes))
-    return AttentionMap(name, f"tensors[{a.pointer}]", _TMA_TYPES[elem], extents, strides, box, modes)
+    return AttentionMap(name, data_of(a), _TMA_TYPES[elem], extents, strides, box, modes)
+
+
+def data_of(a: Access) -> str:
+    """Returns the address of what is read of a tensor, in C++."""
+    if not a.start:
+        return f"tensors[{a.pointer}]"
+    elements = " + ".join(f"{at} * {product(stride)}" for at, stride in a.start)
+    return f"static_cast<void*>(static_cast<char*>(tensors[{a.pointer}]) + {a.elem.bytes} * ({elements}))"
 
 
 def _modes(a: Access) -> tuple[int, ...]:
@@ -121,7 +129,7 @@ def _copy(
     )
     return OperandCopy(
         name,
-        a.pointer,
+        data_of(a),
         head,
         *lines,
         tuple(product(problem.batch[i]) for i in modes),

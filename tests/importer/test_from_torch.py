@@ -147,6 +147,38 @@ def test_a_called_kernel_that_reads_its_operand_by_another_name_is_served() -> N
             match(kernel)
 
 
+class Heads(nn.Module):
+    """Attention of one projection's parts, with a bias that an index finds in a table."""
+
+    places: torch.Tensor
+
+    def __init__(self, biased: bool) -> None:
+        super().__init__()
+        self.biased = biased
+        self.qkv = nn.Linear(128, 3 * 128)
+        self.table = nn.Parameter(torch.randn(12, 2))
+        self.register_buffer("places", torch.randint(0, 12, (6 * 6,)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).view(2, 6, 3, 2, 64).permute(2, 0, 3, 1, 4).unbind(0)
+        bias = self.table[self.places].view(6, 6, 2).permute(2, 0, 1)
+        y = F.scaled_dot_product_attention(q, k, v, bias if self.biased else None)
+        return y.transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_parts_of_a_projection_are_read_where_they_lie(biased: bool) -> None:
+    program, words = difference(Heads(biased).bfloat16(), torch.randn(2, 6, 128).bfloat16())
+    own = frontend.program(frontend.read_text(program.text), program.name)
+    assert not words and isinstance(own, Pipeline) and len(own.stages) == 2 + biased
+
+
+def test_many_layers_of_attention_call_one_kernel() -> None:
+    layers = nn.Sequential(*[Heads(False) for _ in range(8)]).bfloat16()
+    program, words = difference(layers, torch.randn(2, 6, 128).bfloat16())
+    assert not words and program.text.count("softmax") == 2  # the last is named as the result
+
+
 def test_half_precision_attention_is_one_kernel() -> None:
     q = torch.randn(2, 4, 64, 32, dtype=torch.bfloat16)
     program, words = difference(Function(lambda q, k: F.scaled_dot_product_attention(q, k, k)), q, q.clone())

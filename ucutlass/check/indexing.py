@@ -177,11 +177,28 @@ def _scaled(a: _Sum, factor: int) -> _Sum:
 def is_rename(read: ir.Read, extents: Mapping[str, Extent]) -> bool:
     """Whether every position is another dimension, known to be as long, read one to one, and no two
     are the same: only then the tensor lies in memory as if it were declared with the new names."""
-    return len(read.dims) == len(read.value.dims) and all(
+    return fixed_coordinates(read, extents) == {}
+
+
+def fixed_coordinates(read: ir.Read, extents: Mapping[str, Extent]) -> dict[str, int] | None:
+    """The coordinates within the tensor at which some axes are read, where all others are only renamed:
+    what is read then lies in memory with the strides of the tensor. None for any other read."""
+    fixed = {
+        p.dim: offset.value
+        for p in read.positions
+        if not p.at.terms
+        and p.scale == 1
+        and isinstance(offset := p.at.offset, Fixed)
+        and isinstance(extent := extents[p.dim], Fixed)
+        and 0 <= offset.value < extent.value
+    }
+    renamed = len(read.dims) + len(fixed) == len(read.value.dims) and all(
         p.scale == 1
         and p.at.offset == Fixed(0)
         and len(p.at.terms) == 1
         and p.at.terms[0][1] == 1
         and extents[p.dim] == extents[p.at.terms[0][0]]
         for p in read.positions
+        if p.dim not in fixed
     )
+    return fixed if renamed else None

@@ -256,6 +256,8 @@ class StageWriter:
     """What bindings of computations are called, where their operators do not say."""
     bindings: list[syntax.Bind] = field(default_factory=list)
     written: dict[str, _WrittenValue] = field(default_factory=dict)
+    as_long: dict[Atom, str] = field(default_factory=dict)
+    """By an axis under another name: the name that it has in a type."""
 
     def results(self) -> list[Expr]:
         """Writes the bindings and returns the expressions of the outputs, with exactly their names."""
@@ -377,6 +379,7 @@ class StageWriter:
             if a.root() in value.names
         ]
         written = [IndexItem(Name(self.names[a]), Name(self.names[b])) for a, b in pairs]
+        self.as_long |= {b: self.names[a] for a, b in pairs if self.names[a] in self.introduced}
         gone = {a for a, _ in pairs}
         new = {b for _, b in pairs}
         for item in items:
@@ -502,7 +505,7 @@ class StageWriter:
         if name in self.introduced:
             return BracketName(name)
         self.introduced.add(name)
-        return BracketName(name, number(atom.extent))
+        return BracketName(name, Name(self.as_long[atom]) if atom in self.as_long else number(atom.extent))
 
     def _along(self, value: _WrittenValue, along: frozenset[Atom]) -> _WrittenValue:
         """Returns the value repeated along the names that it lacks."""

@@ -425,7 +425,8 @@ class _Cutter:
                 return
 
     def _deep(self, producer: str, reader: str) -> bool:
-        """Tries a stage together with some before it: where two are refused, three may be attention."""
+        """Tries a stage together with some before it: where two are refused, three may be attention. What is no product is
+        left out where it is that which is refused, such as a bias that is gathered."""
         if not self._holds_dot(reader) or any(self.nodes[n].kind == "dot" for n in self.regions[producer]):
             return False
         group = [producer]
@@ -434,9 +435,12 @@ class _Cutter:
             more = [v for v in more if v in self._feeding(group)]
             if not more:
                 return False
-            group += more
-            if self._merge(group, reader):
+            products = [v for v in more if self._holds_dot(v)]
+            if self._merge([*group, *more], reader) or (
+                products and products != more and self._merge([*group, *products], reader)
+            ):
                 return True
+            group += more
         return False
 
     def _feeding(self, group: Sequence[str]) -> set[str]:

@@ -29,7 +29,8 @@ class Access:
 
     `pointer` is its position in the pointer array. `align` is the largest power-of-two
     number of elements, up to 16 bytes, that divides the base address and every stride
-    but the unit one, along its contiguous mode; 1 if no mode is contiguous.
+    but the unit one, along its contiguous mode; 1 if no mode is contiguous. `start` is where in
+    the tensor the modes begin: a sum of numbers times strides.
     """
 
     pointer: int
@@ -39,6 +40,7 @@ class Access:
     k: tuple[Stride, ...]
     batch: tuple[Stride, ...]
     align: int
+    start: tuple[tuple[int, Product], ...] = ()
 
     @property
     def shape(self) -> Literal["scalar", "batch", "row", "column", "full"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ucutlass import ir
 from ucutlass.grammar.syntax import Span
@@ -16,17 +16,36 @@ from ucutlass.kernels.refused import Refused
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor as the problem's names see it: `order` lists them outermost first."""
+    """A tensor as the problem's names see it: `order` lists them outermost first. Where the tensor is read at one
+    coordinate of some axes, these are "" there, `axes` has the names of all axes' extents, and `start` the coordinates by
+    axis; else both are empty."""
 
     pointer: int
     elem: Element
     order: tuple[str, ...]
+    axes: tuple[str, ...] = ()
+    start: tuple[tuple[int, int], ...] = ()
+
+    def inside(self, axis: int) -> tuple[str, ...]:
+        """Returns the names of the extents of which the product is the stride of an axis."""
+        return (self.axes or self.order)[axis + 1 :]
 
 
-def operand(type_: ir.TensorType, pointer: int, span: Span, rename: Mapping[str, str] = {}) -> Operand:
-    """Raises as `all_named`."""
+def operand(
+    type_: ir.TensorType,
+    pointer: int,
+    span: Span,
+    rename: Mapping[str, str] = {},
+    coordinates: Mapping[str, int] = {},
+) -> Operand:
+    """Returns a tensor under other names, read at these coordinates. Raises as `all_named`."""
     all_named(type_, span)
-    return Operand(pointer, type_.elem, tuple(rename.get(d, d) for d in type_.dims))
+    names = tuple(rename.get(d, d) for d in type_.dims)
+    if not coordinates:
+        return Operand(pointer, type_.elem, names)
+    order = tuple("" if d in coordinates else name for d, name in zip(type_.dims, names, strict=True))
+    start = tuple((i, coordinates[d]) for i, d in enumerate(type_.dims) if d in coordinates)
+    return Operand(pointer, type_.elem, order, type_.dims, start)
 
 
 def all_named(type_: ir.TensorType, span: Span) -> None:
@@ -87,7 +106,11 @@ class Sizes:
         """Elements between neighbours along a merged run; None where the tensor lacks it."""
         if not run or run[-1] not in tensor.order:
             return None
-        return self.product(tensor.order[tensor.order.index(run[-1]) + 1 :])
+        return self.product(tensor.inside(tensor.order.index(run[-1])))
+
+    def start(self, tensor: Operand) -> tuple[tuple[int, Product], ...]:
+        """Elements before the first that is read: a sum of coordinates times strides."""
+        return tuple((at, self.product(tensor.inside(axis))) for axis, at in tensor.start if at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +137,9 @@ def access(tensor: Operand, modes: MergedModes, sizes: Sizes, aligned: bool) -> 
         k if any(s is not None for s in k) else (),
         tuple(sizes.stride(run, tensor) for run in modes.batch),
         1,
+        sizes.start(tensor),
     )
-    return Access(
-        access_.pointer,
-        access_.elem,
-        access_.m,
-        access_.n,
-        access_.k,
-        access_.batch,
-        _alignment(access_, modes, sizes, aligned),
-    )
+    return replace(access_, align=_alignment(access_, modes, sizes, aligned))
 
 
 def _alignment(a: Access, modes: MergedModes, sizes: Sizes, aligned: bool) -> int:
@@ -133,8 +149,9 @@ def _alignment(a: Access, modes: MergedModes, sizes: Sizes, aligned: bool) -> in
     if contiguous is None:
         return 1
     strides = [s for s in (a.m, a.n, *a.k, *a.batch) if s is not None and s != ()]
-    steps = (sizes.product(runs_[contiguous]), *strides)
-    return vector_width(a.elem.bits, aligned, map(sizes.number, steps))
+    steps = [*map(sizes.number, (sizes.product(runs_[contiguous]), *strides))]
+    starts = [at * sizes.number(stride) for at, stride in a.start]
+    return vector_width(a.elem.bits, aligned, steps + starts)
 
 
 PACK_BYTES = 16

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ucutlass import ir
-from ucutlass.check.indexing import is_rename
+from ucutlass.check.indexing import fixed_coordinates
 from ucutlass.ir.elements import F32, TF32, Element
 from ucutlass.ir.traversal import walk
 from ucutlass.kernels.addresses import Operand, operand
@@ -210,18 +210,26 @@ def _sides(kernel: ir.Kernel, first: ir.Dot, weights: ir.Softmax) -> tuple[ir.Va
 
 
 def _stored(kernel: ir.Kernel, value: ir.Value) -> Operand:
+    """Returns a tensor in memory, under other names and at one coordinate of some axes."""
     rename: dict[str, str] = {}
+    coordinates: dict[str, int] = {}
     inner = value.value if isinstance(value, ir.Cast) and value.elem is TF32 else value
-    while isinstance(inner, ir.Read) and is_rename(inner, kernel.dims):
-        rename |= {p.dim: rename.get(p.at.terms[0][0], p.at.terms[0][0]) for p in inner.positions}
+    while isinstance(inner, ir.Read) and (fixed := fixed_coordinates(inner, kernel.dims)) is not None:
+        moved = {p.dim: p.at.terms[0][0] for p in inner.positions if p.at.terms}
+        coordinates = {
+            **coordinates,
+            **fixed,
+            **{d: coordinates[n] for d, n in moved.items() if n in coordinates},
+        }
+        rename |= {dim: rename.get(name, name) for dim, name in moved.items()}
         inner = inner.value
     if isinstance(inner, ir.ParamValue):
         type_ = kernel.params[inner.index].type
         if isinstance(type_, ir.TensorType):
-            return operand(type_, pointer(kernel, inner.index), value.span, rename)
+            return operand(type_, pointer(kernel, inner.index), value.span, rename, coordinates)
     raise Refused(
         "UC0302",
-        "q, k and v of attention are read as they lie in memory",
+        "q, k and v of attention are read as they lie in memory, whole or at one coordinate of an axis",
         value.span,
         "store it first, in a pipeline: h: bf16[..] = ..",
     )
