@@ -203,10 +203,11 @@ class Decoder(nn.Module):
         return functional.scaled_dot_product_attention(x, x, x, attn_mask=(distance >= 0) & (distance < 70))
 
 
+@pytest.mark.parametrize("length", [300, 512])
 @pytest.mark.parametrize("dtype", ERROR, ids=str)
-def test_a_mask_that_is_a_window_of_keys_is_right(dtype: torch.dtype) -> None:
+def test_a_mask_that_is_a_window_of_keys_is_right(dtype: torch.dtype, length: int) -> None:
     torch.manual_seed(8)
-    model, x = Decoder(), torch.randn(2, 4, 300, 64, device="cuda", dtype=dtype)
+    model, x = Decoder(), torch.randn(2, 4, length, 64, device="cuda", dtype=dtype)
     fast, report = compiled(model, fallback="error")
     with torch.no_grad():
         assert error(fast(x), model, x) < ERROR[dtype]

@@ -247,6 +247,7 @@ def _distance() -> Tensor:
         (lambda: _distance() < 9, []),
         (lambda: torch.ones((), dtype=torch.bool).expand(4, 4), []),
         (lambda: torch.where(_distance() <= 0, 0.0, -torch.inf), ["index(S) <= index(L)"]),
+        (lambda: torch.where(_distance() <= 0, 0.0, -65504.0), ["index(S) <= index(L)"]),
         (lambda: (_distance() <= 0).expand(2, 1, 4, 4), ["index(S) <= index(L)"]),
     ],
 )
@@ -263,6 +264,7 @@ def test_a_mask_that_is_a_window_of_keys_is_an_index(mask: Callable[[], Tensor],
         lambda: (_distance() <= 0) & (_distance() != -1),
         lambda: _distance().abs() % 2 == 0,
         lambda: torch.where(_distance() <= 0, 0.5, -torch.inf),
+        lambda: torch.where(_distance() <= 0, 0.0, -1000.0),
         lambda: torch.stack([_distance() <= 0, _distance() <= 1])[:, None],
     ],
 )

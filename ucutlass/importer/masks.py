@@ -14,6 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from ucutlass.importer.operators.products import ATTENDS, WINDOW, MaskWindow
 from ucutlass.importer.symbolic import Extents, symbols_of
 
+HIDDEN = -65504.0
+"""What cuDNN's attention has added in place of an infinity where a key is hidden, or less."""
+
 MOST_ELEMENTS = 2**24
 """A mask, or what it is computed from, of more elements is not looked at."""
 
@@ -35,7 +38,7 @@ def noted(graph: fx.Graph, state: Mapping[str, Tensor], number: Extents) -> None
         if isinstance(value, Tensor):
             with unset_fake_temporarily():
                 once = value[tuple(slice(1 if step == 0 else None) for step in value.stride())]
-                left = once if once.dtype == torch.bool else once > -torch.inf
+                left = once if once.dtype == torch.bool else once > HIDDEN
                 node.meta[ATTENDS] = bool(left.any(-1).all())
                 window = _window(once, left) if node.meta[ATTENDS] and _is_constant(mask) else None
                 if window is not None:
