@@ -115,7 +115,7 @@ def render(problem: ConvolutionProblem, schedule: DirectSchedule) -> str:
         contracted_extents=convolution.contracted(problem),
         stride_a="kUnit" if single else stride_a,  # loads one element without a branch
         stride_b="kUnit" if single else stride_b,
-        unrolled=2 if single else 1,
+        unrolled=max(2 if single or not schedule.taps else 1, schedule.ahead),
         shared_b=across < 0 or not moves(problem, problem.b, across),
         inputs=stored.inputs,
         outputs=stored.outputs,

@@ -230,9 +230,11 @@ def test_every_chosen_tile_of_a_gradient_is_legal() -> None:
 
 def test_depthwise_slides() -> None:
     convolution_plan = _conv(plan(PROGRAMS["depthwise"][0], {"N": 2, "H": 9, "W": 11, "C": 64}, "sm90a"))
-    assert convolution_plan.schedule == DirectSchedule(8, 4, 3)
+    assert convolution_plan.schedule == DirectSchedule(4, 2, 3, threads=64, ahead=3)
     whole = _conv(plan(PROGRAMS["depthwise"][0], {"N": 2, "H": 9, "W": 28, "C": 64}, "sm90a"))
-    assert whole.schedule == DirectSchedule(8, 7, 3)
+    assert whole.schedule == DirectSchedule(4, 2, 3, threads=64, ahead=3)
+    many = _conv(plan(PROGRAMS["depthwise"][0], {"N": 64, "H": 112, "W": 112, "C": 64}, "sm90a"))
+    assert isinstance(many.schedule, DirectSchedule) and many.schedule.ahead == 1
     taps = PROGRAMS["depthwise"][0].replace("R=3, S=3", "R, S")
     free = _conv(plan(taps, {"N": 2, "H": 9, "W": 11, "C": 64, "R": 3, "S": 3}, "sm90a"))
     assert free.schedule == DirectSchedule(8, 4)

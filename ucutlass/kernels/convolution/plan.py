@@ -180,7 +180,8 @@ class DirectSchedule:
     (`slide`). `innermost`: that window lies along the neighbours themselves, which are then the repeats;
     `width` is then `rows`, or 1 where these are stored one by one. Where a second window slides along lines of
     results below one another, of `item_taps` taps, a thread computes `items` lines and reads each line of the
-    input once, in vectors where `wide`; without such a window both are 0.
+    input once, in vectors where `wide`; without such a window both are 0. The loads of `ahead` steps of the sum,
+    each of all taps of a line, are in flight at once.
     """
 
     width: int
@@ -191,6 +192,7 @@ class DirectSchedule:
     items: int = 0
     item_taps: int = 0
     wide: bool = False
+    ahead: int = 1
 
 
 @dataclass(frozen=True, slots=True)
