@@ -541,7 +541,7 @@ def _gemv(c: GemmCandidate, s: GemvSchedule, device: Device, k: Constants) -> Es
     cycles = visited * (k.widen + s.columns * (1 + k.widen / s.rows)) / 128 / min(device.sms, blocks)
     if c.shape.k <= _SHORT:
         cycles += blocks * ceil_div(c.shape.n, s.columns) * _SHORT_BLOCK / device.sms
-    elif c.shape.batch > 1 and c.shape.n > 1 and len(c.problem.k) == 1:
+    elif c.shape.n > 1 and len(c.problem.k) == 1 and (c.shape.batch > 1 or _in_one_step(c, s)):
         waiting = max(0, blocks * ceil_div(c.shape.n, s.columns) - device.sms)
         cycles += waiting * _batched_block(c, s) / device.sms
     columns = blocks * s.columns * c.shape.k
@@ -573,6 +573,13 @@ def _gemv_waste(c: GemmCandidate, s: GemvSchedule) -> float:
 _SHORT, _SHORT_BLOCK = 8, 600.0
 """Elements in a sum so short that a block's start and end are all that it takes, and an SM's cycles of these: 16384
 products of 3 x 3 by 1024 columns took an H100 1317 us, 65536 x 3 by 6 columns of 128 images 913 us."""
+
+
+def _in_one_step(c: GemmCandidate, s: GemvSchedule) -> bool:
+    """Whether a block reads its part of K at once, so that nothing is in flight while it sums: 12544 rows of 16 by 8
+    columns took an H100 25.5 us, as `_batched_block` has it."""
+    cover = gemv_cover(c.problem, s)
+    return cover.order == "k" and c.shape.k <= cover.threads_k * cover.vector
 
 
 def _batched_block(c: GemmCandidate, s: GemvSchedule) -> float:
