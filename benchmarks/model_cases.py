@@ -56,6 +56,10 @@ def spectrum(batch: int, bins: int = 80, frames: int = 3000) -> tuple[Tensor, ..
     return (torch.randn(batch, bins, frames),)
 
 
+def waveform(batch: int, samples: int = 16000) -> tuple[Tensor, ...]:
+    return (torch.randn(batch, samples),)
+
+
 # --- torchvision and timm ------------------------------------------------------------------
 
 
@@ -105,21 +109,27 @@ TIMM = (
     "coatnet_0_rw_224",
     "convmixer_768_32",
     "deit_small_patch16_224",
+    "edgenext_small",
     "efficientformer_l1",
     "eva02_tiny_patch14_224",
     "fastvit_t8",
     "ghostnet_100",
     "gmlp_s16_224",
     "hrnet_w18_small",
+    "inception_next_tiny",
     "levit_128",
     "mixer_b16_224",
+    "mobilevit_s",
     "poolformer_s12",
     "pvt_v2_b1",
+    "repvgg_a2",
     "res2net50_26w_4s",
     "resmlp_12_224",
     "rexnet_100",
+    "seresnet50",
     "twins_pcpvt_small",
     "visformer_small",
+    "vit_small_patch16_224",
     "xcit_tiny_12_p16_224",
 )
 
@@ -185,6 +195,20 @@ _NO_CACHE = {"use_cache": False}
 TRANSFORMERS: Mapping[str, TextModel] = MappingProxyType(
     {
         "albert": TextModel("AlbertConfig", "AlbertModel", _encoder(embedding_size=128)),
+        "bart": TextModel(
+            "BartConfig",
+            "BartModel",
+            {
+                "d_model": 768,
+                "encoder_layers": 3,
+                "decoder_layers": 3,
+                "encoder_attention_heads": 12,
+                "decoder_attention_heads": 12,
+                "encoder_ffn_dim": 3072,
+                "decoder_ffn_dim": 3072,
+            },
+            _NO_CACHE,
+        ),
         "bert": TextModel("BertConfig", "BertModel", _encoder()),
         "bloom": TextModel(
             "BloomConfig",
@@ -198,6 +222,9 @@ TRANSFORMERS: Mapping[str, TextModel] = MappingProxyType(
             {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "intermediate_size": 2048},
             inputs=partial(tokens, length=77),
         ),
+        "clip_vision": TextModel(
+            "CLIPVisionConfig", "CLIPVisionModel", {"num_hidden_layers": 6}, inputs=images
+        ),
         "deberta_v2": TextModel(
             "DebertaV2Config",
             "DebertaV2Model",
@@ -210,6 +237,7 @@ TRANSFORMERS: Mapping[str, TextModel] = MappingProxyType(
                 share_att_key=True,
             ),
         ),
+        "dinov2": TextModel("Dinov2Config", "Dinov2Model", {"num_hidden_layers": 6}, inputs=images),
         "distilbert": TextModel(
             "DistilBertConfig",
             "DistilBertModel",
@@ -240,6 +268,13 @@ TRANSFORMERS: Mapping[str, TextModel] = MappingProxyType(
             _NO_CACHE,
         ),
         "llama": TextModel("LlamaConfig", "LlamaModel", _decoder(), _NO_CACHE),
+        "mamba": TextModel(
+            "MambaConfig",
+            "MambaModel",
+            {"hidden_size": 768, "num_hidden_layers": 2, "vocab_size": 32000},
+            _NO_CACHE,
+            partial(tokens, length=64),
+        ),
         "mistral": TextModel("MistralConfig", "MistralModel", _decoder(sliding_window=256), _NO_CACHE),
         "mixtral": TextModel(
             "MixtralConfig",
@@ -282,6 +317,7 @@ TRANSFORMERS: Mapping[str, TextModel] = MappingProxyType(
             "T5EncoderModel",
             {"d_model": 768, "d_kv": 64, "num_heads": 12, "d_ff": 3072, "num_layers": 6},
         ),
+        "wav2vec2": TextModel("Wav2Vec2Config", "Wav2Vec2Model", {"num_hidden_layers": 6}, inputs=waveform),
         "vit": TextModel("ViTConfig", "ViTModel", {"num_hidden_layers": 6}, inputs=images),
         "whisper_encoder": TextModel(
             "WhisperConfig",

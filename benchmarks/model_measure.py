@@ -68,7 +68,8 @@ def measured(
     `call_us` as a user calls it; `seconds` of each first call; the share of the device's time in our kernels,
     and what went to the fallback. Each step's facts are added to the lines of the file `note` as soon as they
     are known. `exact` False leaves the oracle in f32, `compile` False leaves TorchInductor out, `kernels`
-    adds what each launches; `choose` is the backend's option, "time" or "always"."""
+    adds what each launches where ours takes longer than TorchInductor; `choose` is the backend's option, "time" or
+    "always"; `waited` are the seconds until others gave the GPU."""
     row: Row = {}
 
     def tell(**facts: Any) -> None:
@@ -118,16 +119,17 @@ def measured(
             tell(**timed(calls, inputs, device))
             if device != "cpu":
                 tell(stage="profile")
-                tell(share=share_of(partial(ours, *inputs))["share"])
                 about = share_of(partial(calls.get("programs", ours), *inputs))
-                tell(programs_share=about["share"], others=about["others"], slowest=about["slowest"])
-                if kernels:
+                whole = share_of(partial(ours, *inputs)) if "programs" in calls else about
+                tell(share=whole["share"], programs_share=about["share"])
+                tell(others=about["others"], slowest=about["slowest"])
+                if kernels and row["us"]["ucutlass"] > row["us"].get("inductor", 0.0):
                     tell(stage="kernels")
                     tell(launches=kernel_times(partial(calls.get("programs", ours), *inputs)))
                     for column in set(calls) & {"inductor"}:
                         tell(launches_inductor=by_name(kernel_times(partial(calls[column], *inputs))))
     turns.stop_compilers()
-    tell(stage="end")
+    tell(stage="end", waited=round(gpu.waited, 1))
     return row
 
 

@@ -309,7 +309,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--no-compile", action="store_true", help="leave TorchInductor out")
     options.add_argument("--max-autotune", action="store_true", help="time that mode too")
     options.add_argument("--warm", action="store_true", help="first calls with warm caches too")
-    options.add_argument("--kernels", action="store_true", help="add what each launches to its row")
+    options.add_argument(
+        "--kernels", action="store_true", help="add what is launched to rows where ours takes longer"
+    )
     options.add_argument("--fake", action="store_true", help=argparse.SUPPRESS)
     options.add_argument("--table", type=Path, metavar="FILE", help="print the table of these rows alone")
     options.add_argument("--list", action="store_true", help="print the models")
