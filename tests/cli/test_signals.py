@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +39,35 @@ def test_a_signal_waits_for_no_step_of_a_session(number: signal.Signals) -> None
     assert process.returncode == 128 + number and time.monotonic() - began < 30
     words = "terminated" if number is signal.SIGTERM else "interrupted"
     assert err == f"ucc: {words}\n" and out == ""
+
+
+_ENDLESS = """
+import pathlib, time
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+def get_inputs():
+    pathlib.Path({mark!r}).touch()
+    time.sleep(600)
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_waits_for_no_reading_of_a_module(tmp_path: Path) -> None:
+    mark, file = tmp_path / "mark", tmp_path / "endless.py"
+    file.write_text(_ENDLESS.format(mark=str(mark)))
+    command = [sys.executable, "-m", "ucutlass.cli", "optimize", str(file), "--journal", str(tmp_path / "j")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        end = time.monotonic() + 240
+        while not mark.exists() and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.05)
+        assert mark.exists()
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM and err.endswith("ucc: terminated\n")

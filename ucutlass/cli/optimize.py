@@ -144,7 +144,11 @@ def command(
             if level == "source" and how.proposer.chosen == "rules":
                 words_ = "--level source needs a proposer that writes CUDA: --model or --command"
                 fail(Status.CALL, words_, as_json)
-            session = _open_session(journal, file, local_gpu, how, reading, level or "text", modules, as_json)
+            # What reads the module may take minutes, and ends with this process.
+            with journaled():
+                session = _open_session(
+                    journal, file, local_gpu, how, reading, level or "text", modules, as_json
+                )
         else:
             session = _resume_session(journal, id or "", how.limits.session, as_json)
         own_level = session.state.settings.level
