@@ -48,8 +48,8 @@ class HeldText:
             *ring.other_barriers(),
             "fence_mbarrier_init();",
             "}",
-            # None writes to a block that is not there yet.
-            *(["sync_warp();", "cluster_sync();"] if s.cluster > 1 else ["__syncthreads();"]),
+            *(["sync_warp();", "__cluster_barrier_arrive();"] if s.cluster > 1 else []),
+            "__syncthreads();",
             "int next_block = blockIdx.x, next_line = 0;",
             "auto const fetch = [&](int next_stage) {",
             "int const block = next_block;",
@@ -71,6 +71,8 @@ class HeldText:
             "advance();",
             "}",
             "}",
+            # None writes to a block that is not there yet.
+            *(["sync_warp();", "__cluster_barrier_wait();"] if s.cluster > 1 else []),
             "int first_stage = 0;  // of the row at hand",
             "uint32_t phase = 0;",
             *ring.fill(part),

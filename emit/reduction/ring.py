@@ -72,8 +72,8 @@ class RingText:
             *self.other_barriers(),
             "fence_mbarrier_init();",
             "}",
-            # None writes to a block that is not there yet.
-            *(["sync_warp();", "cluster_sync();"] if s.cluster > 1 else ["__syncthreads();"]),
+            *(["sync_warp();", "__cluster_barrier_arrive();"] if s.cluster > 1 else []),
+            "__syncthreads();",
             "int next_block = blockIdx.x, next_line = 0, next_stage = 0;",
             "uint32_t next_phase = 0;",
             "auto const fetch_next = [&] {",
@@ -93,6 +93,8 @@ class RingText:
             "#pragma unroll 1",
             "for (int i = 0; i < kStages; ++i) fetch_next();",
             "}",
+            # None writes to a block that is not there yet.
+            *(["sync_warp();", "__cluster_barrier_wait();"] if s.cluster > 1 else []),
             "int stage = 0, free_stage = 0;",
             "uint32_t phase = 0;",
             *self.fill(part),
