@@ -661,7 +661,8 @@ class _Body:
     ) -> list[str]:
         """Computes and stores the results of all items."""
         stores = [line for j, o in enumerate(whole) for line in self._store(j, o)]
-        lines = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item(), "if (ok) {"]
+        lines = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item()]
+        lines += [*self.loader.tile_addresses(whole), "if (ok) {"]
         declared = [f"Pack<{wide(o)}, kVector> wide{j};" for j, o in enumerate(whole)]
         if self._shifts:
             # Threads without a vector take part in the shuffles of results.
@@ -743,6 +744,8 @@ class _Body:
         lines = [f"auto const out{j} = narrow<{stored_cpp(o.elem)}>(wide{j});"]
         if vector is None or contiguous_along(o.axes, vector):
             inner = self.writer.address(o.axes, (), LocalNames(None))
+            if self.plan.schedule.transposed:
+                inner = [f"int64_t const o = at{j};"]
             align = o.align
             if self.plan.peels:
                 align = 1 if self.index.ends else access_elements(o, self.plan.schedule.vector)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ucutlass.emit.reduction.loads import Loader
+from ucutlass.emit.reduction.loads import Loader, tile_place
 from ucutlass.emit.reduction.lookback import LookBackText
 from ucutlass.emit.reduction.meeting import counters
 from ucutlass.emit.reduction.writer import LocalNames, Writer, stored_cpp
@@ -239,9 +239,9 @@ class IndexText:
         if self.plan.schedule.transposed:
             vector, across, fields = problem.vector, self.plan.schedule.across, self.writer.fields
             assert vector is not None
+            s = self.plan.schedule
             return [
-                "int const slot = i * kRows + threadIdx.x;",
-                f"int const tile_column = slot % ({TILE} / kVector) * kVector, tile_row = slot / ({TILE} / kVector);",
+                *tile_place("i", TILE // s.vector, s.rows, "tile_column", "tile_row", s.vector, 1),
                 f"int64_t const q{vector} = first_{vector} + tile_column, q{across} = first_{across} + tile_row;",
                 "constexpr bool ok = true;"
                 if self.plan.schedule.full

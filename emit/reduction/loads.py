@@ -25,6 +25,7 @@ from ucutlass.kernels.reduction.plan import (
     Fetch,
     LinearIndex,
     Load,
+    ReductionOutput,
     ReductionPlan,
     ReductionProblem,
     RowWindow,
@@ -32,7 +33,7 @@ from ucutlass.kernels.reduction.plan import (
     contiguous_along,
 )
 from ucutlass.kernels.reduction.plan_straddle import access_elements, phased
-from ucutlass.kernels.reduction.smem import TransposeTile, resident_loads, transpose_tiles
+from ucutlass.kernels.reduction.smem import TILE, TransposeTile, resident_loads, transpose_tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +169,7 @@ class Loader:
         names = LocalNames(None)
         lines = fields.mode(vector, problem.modes[vector])
         wide = fields.mode(across, problem.modes[across])
-        slot = [
-            "int const slot = j * kRows + threadIdx.x;",
-            f"int const lu = slot % kSide * {word}, lw = slot / kSide * {word};",
-        ]
+        slot = tile_place("j", TILE // word, self.plan.schedule.rows, "lu", "lw", word, word)
         return [
             f"__shared__ __align__(16) uint8_t memory{k}[kTile * (kTile + {tile.padding}) * sizeof({cpp})];",
             f"auto* const tile{k} = reinterpret_cast<Pack<{cpp}, kTile + {tile.padding}>*>(memory{k});",
@@ -184,8 +182,9 @@ class Loader:
             "#pragma unroll",
             f"for (int a = 0; a < {word}; ++a) {{",
             f"int64_t const q{across} = first_{across} + lu, q{vector} = first_{vector} + lw + a;",
-            "{" if self.plan.schedule.full else f"if (q{across} < {wide} && q{vector} < {lines}) {{",
+            # Ahead of the comparison: addresses of places that lie apart by a constant are then sums.
             *self.writer.address(source.axes, (), names),
+            "{" if self.plan.schedule.full else f"if (q{across} < {wide} && q{vector} < {lines}) {{",
             f"source_rows[j][a] = load<{word}, {word}>(p.t{source.pointer} + o);",
             "}",
             "}",
@@ -203,6 +202,15 @@ class Loader:
             "}",
             "}",
         ]
+
+    def tile_addresses(self, outputs: Sequence[ReductionOutput]) -> list[str]:
+        """The addresses of a tile's results, in `at<number>`: ahead of the comparison that says whether they are there, as
+        those of its loads."""
+        lines: list[str] = []
+        for j, o in enumerate(outputs if self.plan.schedule.transposed else ()):
+            address = self.writer.address(o.axes, (), LocalNames(None))
+            lines += [f"[[maybe_unused]] int64_t at{j};", "{", *address, f"at{j} = o;", "}"]
+        return lines
 
     # --- windows
 
@@ -341,6 +349,24 @@ class Loader:
             "}",
             "}",
         ]
+
+
+def tile_place(
+    number: str, side: int, threads: int, column: str, row: str, across: int, down: int
+) -> list[str]:
+    """Returns the statements that find a thread's place `number` in a tile of `side` places a line, which are `across`
+    elements wide and `down` high. Where threads take whole lines, its column is the same in all, and rows lie a number of
+    lines apart that the compiler knows: it then adds to addresses in place of computing them."""
+    if threads % side:
+        return [
+            f"int const slot = {number} * kRows + threadIdx.x;",
+            f"int const {column} = slot % {side} * {across}, {row} = slot / {side} * {down};",
+        ]
+    lines = threads // side * down
+    return [
+        f"int const {column} = int(threadIdx.x % {side}u) * {across};",
+        f"int const {row} = int(threadIdx.x / {side}u) * {down} + {number} * {lines};",
+    ]
 
 
 MOST_TAPS = 32
