@@ -32,6 +32,7 @@ POOL = "kernel k(x: f32[B, H, W]) -> f32[B, P=H-1, Q=W-1] { return max[R=4, S=4]
 VALID_POOL = "kernel k(x: f32[B, W]) -> f32[B, Q=W-6] { return mean[S=3](x[W = Q + 3*S]) SCHEDULE }"
 SCALED = "kernel k(x: bf16[B, C, P], g: f32[C]) -> bf16[B, C, P] { return relu(x) * g SCHEDULE }"
 SUM = "kernel k(x: f32[A, B], y: bf16[A, B]) -> f32[A, B] { return x + y SCHEDULE }"
+SWAPPED = "kernel k(x: bf16[A, B, C]) -> bf16[B, A, C] { return x SCHEDULE }"
 PRODUCT = "kernel k(x: bf16[T, D]) -> f32[T] { return prod[D](x) SCHEDULE }"
 
 
@@ -137,6 +138,8 @@ CASES = {
     "scaled lines": (SCALED, "vector 8", {"B": 3, "C": 5, "P": 77}),
     "short lines": (SCALED, "vector 8", {"B": 3, "C": 7, "P": 3}),
     "product": (PRODUCT, "vector 8", {"T": 9, "D": 21}),
+    "lines in another order": (SWAPPED, "vector 8", {"A": 5, "B": 7, "C": 77}),
+    "words in another order": (SWAPPED.replace("bf16", "f32"), "vector 4", {"A": 5, "B": 7, "C": 53}),
 }
 
 

@@ -256,20 +256,17 @@ def _straddled(
     arch: Arch,
     device: Device,
 ) -> ReductionSchedule | None:
-    """Vectors of 16 bytes where rows, or lines of windows, are no multiples of them, whose own are of `widest` elements:
-    on an H100 a softmax of 333 f32 takes 181 us so, and 385; a window of 4 x 4 over lines of 511 results 509, and 1370
-    (`benchmarks.rows`). None where they were not measured to beat those."""
+    """Vectors of 16 bytes where rows, or lines of windows or in another order, are no multiples of them, whose own are of
+    `widest` elements: on an H100 a softmax of 333 f32 takes 181 us so, and 385; a window of 4 x 4 over lines of 511 results
+    509, and 1370; lines of 1001 bf16 in another order 140, and 239, of 333 f32 192, and 267 (`benchmarks.rows`,
+    `benchmarks.pointwise`). None where they were not measured to beat those."""
     narrow = _narrowest(problem)
     if not problem.columns:
         assert problem.vector is not None
         line = math.prod(sizes[i] for i in problem.modes[problem.vector])
-        if (
-            widest > 1
-            or narrow < WORD
-            or not problem.windows
-            or line < STRADDLED_COLUMNS
-            or not reads_vectors(problem)
-        ):
+        if widest > 1 or not STRADDLED_COLUMNS <= line <= MOST_STRADDLED or not reads_vectors(problem):
+            return None
+        if narrow < (WORD if problem.windows else WORD // 2):
             return None
         return ReductionSchedule(vector, 1, THREADS, _items(problem, extent, vector, device), "registers")
     if narrow < WORD // 2 or extent.columns < STRADDLED_COLUMNS:
