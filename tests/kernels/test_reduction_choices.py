@@ -181,3 +181,26 @@ def test_a_tensor_weighs_as_much_as_is_read_of_it(place: str) -> None:
     }}"""
     plan = planned(text, T=256, B=8, N=256, K=256)
     assert plan.problem.across and (plan.schedule.threads, plan.schedule.rows) == (32, 4)
+
+
+@pytest.mark.parametrize(
+    ("elem", "extent", "chosen"),
+    [("bf16", 6, (2, 4)), ("f32", 6, (2, 2)), ("bf16", 4, (4, 2)), ("bf16", 8, (8, 1)), ("f32", 4, (4, 1))],
+)
+def test_threads_take_several_vectors_of_fewer_than_16_bytes(
+    elem: str, extent: int, chosen: tuple[int, int]
+) -> None:
+    text = f"kernel k(x: {elem}[A, B, C], b: {elem}[C]) -> {elem}[A, B, C] {{ return relu(x + b) }}"
+    schedule = planned(text, A=2**20, B=16, C=extent).schedule
+    assert (schedule.vector, schedule.items) == chosen
+
+
+@pytest.mark.parametrize(
+    ("elem", "extent", "vector"),
+    [("bf16", 1001, 8), ("f32", 333, 4), ("f32", 332, 4), ("bf16", 1002, 2), ("f32", 45, 1)],
+)
+def test_vectors_straddle_odd_lines_that_lie_in_another_order(elem: str, extent: int, vector: int) -> None:
+    """Other lengths have vectors of their own, and short lines none that would pay."""
+    text = f"kernel k(x: {elem}[A, B, C]) -> {elem}[B, A, C] {{ return x }}"
+    schedule = planned(text, A=1811, B=37, C=extent).schedule
+    assert (schedule.vector, schedule.straddle) == (vector, extent % 2 == 1 and extent > 48)

@@ -395,14 +395,17 @@ def _transpose(
 
 
 def _items(problem: ReductionProblem, extent: Extent, vector: int, device: Device) -> int:
-    """Vectors a thread takes: one where every load is a vector or one element, as a GELU of 9 M f32 takes 19.5 us so on an
-    H200 and 20.7 by 4, a ReLU of 1.26 G 2354 and 2426 (`benchmarks.pointwise`); else few where few threads would be left."""
+    """Vectors a thread takes: one where every load is a vector of 16 bytes or one element, as a GELU of 9 M f32 takes 19.5 us so
+    on an H200 and 20.7 by 4, a ReLU of 1.26 G 2354 and 2426; more of shorter vectors: a bias over lines of 6 bf16 takes 102 us by
+    two of 4 bytes on an H100 and 128 by one (`benchmarks.pointwise`). Few where few threads would be left."""
     along = [x for x in problem.loads if problem.vector in {m for axis in x.axes for m, _ in axis.at.terms}]
-    if not problem.windows and all(contiguous_along(x.axes, problem.vector) for x in along):
-        return 1
     threads = extent.rows // vector
     held = max((x.elem.bytes for x in problem.loads), default=4) * vector * max(1, len(problem.loads))
-    most = max(1, min(_FLIGHT, HELD // max(1, held)))
+    most = HELD // max(1, held)
+    if not problem.windows and all(contiguous_along(x.axes, problem.vector) for x in along):
+        every: list[Load | ReductionOutput] = [*along, *problem.outputs]
+        most = PACK_BYTES // (vector * max(x.elem.bytes for x in every))
+    most = max(1, min(_FLIGHT, most))
     while most > 1 and threads // most < device.sms * 2048:
         most //= 2
     return most
