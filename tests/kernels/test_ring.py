@@ -116,16 +116,44 @@ def test_two_blocks_hold_rows_of_16_bits_that_vectors_do_not_divide() -> None:
 
 
 @pytest.mark.parametrize(
+    ("program", "sizes", "chosen"),
+    [
+        (SOFTMAX, {"T": 1024, "D": 65536}, (256, 8, 4)),
+        (SOFTMAX, {"T": 1342, "D": 100_008}, (256, 13, 4)),
+        (SOFTMAX, {"T": 512, "D": 131072}, (256, 8, 8)),
+        (SOFTMAX.replace("bf16", "f32"), {"T": 442, "D": 151_808}, (512, 10, 8)),
+        (LAYER_NORM.replace("bf16", "f32"), {"T": 1252, "D": 53_560}, (256, 14, 4)),
+    ],
+)
+def test_clusters_of_small_blocks_keep_long_rows_in_registers(
+    program: str, sizes: dict[str, int], chosen: tuple[int, int, int]
+) -> None:
+    """Norms of 16-bit elements or of odd rows, and rows that so few vectors do not hold, lie in shared memory, and so do
+    those of words on an H200."""
+    own = _on(program, sizes, "H100-SXM")
+    assert (own.threads, own.items, own.cluster, own.keep, own.stages) == (*chosen, "registers", 1)
+    words = "bf16" not in program
+    assert _on(program, sizes, "H200").keep == ("shared" if words else "registers")
+
+
+def _on(program: str, sizes: dict[str, int], device: str) -> ReductionSchedule:
+    checked = frontend.read_text(text_of(program, ""))
+    kernel = frontend.kernel(checked)
+    extents = complete(kernel, sizes)
+    plan = frontend.plan_kernel(checked, kernel, extents, "sm90a", DEVICES[device]).planned.plan
+    assert isinstance(plan, ReductionPlan)
+    return plan.schedule
+
+
+@pytest.mark.parametrize(
     ("program", "sizes", "cluster"),
     [
-        (SOFTMAX, {"T": 1024, "D": 65536}, 1),
-        (SOFTMAX, {"T": 1342, "D": 100_008}, 2),
-        (SOFTMAX, {"T": 512, "D": 131072}, 8),
         (SOFTMAX, {"T": 512, "D": 800_000}, 8),
         (GROUP_NORM, {"T": 128, "C": 4, "P": 131072}, 16),
         (LAYER_NORM, {"T": 1860, "D": 72_142}, 4),
         (LAYER_NORM, {"T": 670, "D": 200_192}, 16),
         (LAYER_NORM.replace("bf16", "f32"), {"T": 300, "D": 223_456}, 16),
+        (LAYER_NORM.replace("bf16", "f32"), {"T": 838, "D": 80_001}, 8),
     ],
 )
 def test_rows_that_lie_in_shared_memory(program: str, sizes: dict[str, int], cluster: int) -> None:
