@@ -22,8 +22,10 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+import ucutlass
 from benchmarks import harness
 from benchmarks.harness import Item, Row
 from ucutlass import frontend
@@ -51,13 +53,13 @@ ROW_SECONDS = 60.0
 MOST_OPERATIONS = 6e11
 """Of a drawn problem."""
 
-_PRODUCT = "kernel k(x: {t}[{b}{x}], w: {t}[{b}{w}]) -> {r}[{b}M, N] {{ return dot[K]({l}) }}"
+_PRODUCT = "kernel k(x: {t}[{b}{x}], w: {t}[{b}{w}]{more}) -> {r}[{b}M, N] {{ return {value} }}"
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """Products of one type. `elem` and `result` are stored, `item` is bytes of a stored element; `orders` are the
-    contiguous modes of both operands."""
+    contiguous modes of both operands; `fused` adds a bias and applies gelu."""
 
     elem: str
     result: str
@@ -65,6 +67,7 @@ class Kind:
     orders: tuple[str, ...] = ("KK",)
     dot: str = "x, w"
     batched: bool = False
+    fused: bool = False
 
 
 _ORDERS = ("KK", "KN", "MK", "MN")
@@ -77,15 +80,24 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "tf32": Kind("f32", "f32", 4, _ORDERS, "tf32(x), tf32(w)"),
         "fp8": Kind("e4m3", "bf16", 1),
         "batched": Kind("bf16", "bf16", 2, _ORDERS, batched=True),
+        "bf16+gelu": Kind("bf16", "bf16", 2, fused=True),
+        "tf32+gelu": Kind("f32", "f32", 4, dot="tf32(x), tf32(w)", fused=True),
     }
 )
 
 GROUPED = {
     "grouped": "kernel k(x: bf16[M, K], w: bf16[G, N, K], o: i32[G+1]) -> bf16[M, N] "
-    "{ return dot[K](x, w[G = segment(M, o)]) }",
-    "narrow": "kernel k(x: bf16[M, (G J=128)], w: s8[N, (G J)], s: f32[N, G]) -> bf16[M, N] "
-    "{ return sum[G](dot[J](x, bf16(w)) * s) }",
+    "{ return dot[K](x, w[G = segment(M, o)]) }"
 }
+
+NARROW = {
+    kind: f"kernel k(x: bf16[M, (G J=128)], w: {elem}[N, (G J)], s: f32[N, G]) -> bf16[M, N] "
+    "{ return sum[G](dot[J](x, bf16(w)) * s) }"
+    for kind, elem in (("int8", "s8"), ("int4", "s4"))
+}
+"""Weights of so many bits with a scale for `_SCALED` elements of K; torch multiplies widened ones."""
+
+_SCALED = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +118,22 @@ class Problem:
 
     @property
     def text(self) -> str:
-        if self.kind in GROUPED:
-            return GROUPED[self.kind]
+        if text := {**GROUPED, **NARROW}.get(self.kind):
+            return text
         kind = KINDS[self.kind]
         x, w = ("M, K" if self.order[0] == "K" else "K, M"), ("N, K" if self.order[1] == "K" else "K, N")
         b = "B, " if kind.batched else ""
-        return _PRODUCT.format(t=kind.elem, r=kind.result, b=b, x=x, w=w, l=kind.dot)
+        more = f", bias: {kind.elem}[N]" if kind.fused else ""
+        value = f"gelu(dot[K]({kind.dot}) + bias)" if kind.fused else f"dot[K]({kind.dot})"
+        return _PRODUCT.format(t=kind.elem, r=kind.result, b=b, x=x, w=w, more=more, value=value)
 
     @property
     def sizes(self) -> dict[str, int]:
         match self.kind:
             case "grouped":
                 return {"M": self.m, "N": self.n, "K": self.k, "G": self.batch}
-            case "narrow":
-                return {"M": self.m, "N": self.n, "G": self.k // 128}
+            case "int8" | "int4":
+                return {"M": self.m, "N": self.n, "G": self.k // _SCALED}
             case "batched":
                 return {"B": self.batch, "M": self.m, "N": self.n, "K": self.k}
             case _:
@@ -149,12 +163,13 @@ def _of_kind(kind: str, count: int, seed: int, spans: Sequence[str]) -> Iterator
     draw = random.Random(f"{kind} {seed}")
     orders = KINDS[kind].orders if kind in KINDS else ("KK",)
     # Vectors of 16 bytes, as TMA needs them.
-    step = 16 // KINDS[kind].item if kind in KINDS else 128
+    step = 16 // KINDS[kind].item if kind in KINDS else 8 if kind in NARROW else 128
     done = 0
     while done < count:
         span = SPANS[spans[done % len(spans)]]
         order = orders[done // len(spans) % len(orders)]
         m, n, k = (int(2 ** draw.uniform(*ends)) // step * step or step for ends in span)
+        k = max(_SCALED, k // _SCALED * _SCALED) if kind in NARROW else k
         batch = draw.choice((4, 8, 16, 32, 64)) if kind in ("grouped", "batched") else 1
         if kind == "batched":
             n, k = (max(step, v // 4 // step * step) for v in (n, k))
@@ -273,13 +288,15 @@ def _into(kernel: Any, sets: Sequence[Sequence[Tensor]], outs: Sequence[Tensor])
 
 def rival_of(problem: Problem, sets: Sequence[Sequence[Tensor]]) -> Callable[[int], Tensor]:
     """Returns torch's product of a set's operands."""
-    torch.backends.cuda.matmul.allow_tf32 = problem.kind == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = problem.kind.startswith("tf32")
     if problem.kind == "grouped":
         ends = [o[1:].contiguous() for _, _, o in sets]
         return lambda i: torch._grouped_mm(sets[i][0], sets[i][1].mT, offs=ends[i])
-    if problem.kind == "narrow":
+    if problem.kind in NARROW:
         _, w, s = sets[0]
-        wide = (w.float() * s.repeat_interleave(128, 1)).bfloat16()
+        wide = (
+            (w if problem.kind == "int8" else ucutlass.unpack_s4(w)).float() * s.repeat_interleave(_SCALED, 1)
+        ).bfloat16()
         copies = [wide.clone() for _ in sets]
         return lambda i: sets[i][0].view(problem.m, -1) @ copies[i].mT
     if problem.kind == "fp8":
@@ -291,7 +308,9 @@ def rival_of(problem: Problem, sets: Sequence[Sequence[Tensor]]) -> Callable[[in
     return lambda i: _product(problem, *sets[i])
 
 
-def _product(problem: Problem, x: Tensor, w: Tensor) -> Tensor:
+def _product(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    if bias is not None:
+        return F.gelu(F.linear(x, w, bias))
     return torch.matmul(x if problem.order[0] == "K" else x.mT, w.mT if problem.order[1] == "K" else w)
 
 
@@ -300,7 +319,7 @@ def _product(problem: Problem, x: Tensor, w: Tensor) -> Tensor:
 
 def main() -> None:
     parser = harness.parser_of(__doc__)
-    every = (*KINDS, *GROUPED)
+    every = (*KINDS, *GROUPED, *NARROW)
     parser.add_argument("--kinds", default=",".join(every), help=f"of {', '.join(every)}")
     parser.add_argument("--spans", default=",".join(SPANS), help=f"of {', '.join(SPANS)}")
     parser.add_argument("--drawn", type=int, default=16, metavar="N", help="products of each kind")
