@@ -89,7 +89,8 @@ void wgmma(A* d, uint32_t const* a, uint64_t b, int keeps, int n, Lane lane, boo
       uint32_t all[32]; gather(a[r], all);
       for (int q = 0; q < 4; ++q) rows[r % 2][r / 2 * 4 + q] = element(reinterpret_cast<uint8_t const*>(&all[current->index % 32 / 4 * 4 + q]), lane);
     }
-    return multiply(d, rows, decode(b, n, 8, lane, across_b), n, 8, keeps);
+    multiply(d, rows, decode(b, n, 8, lane, across_b), n, 8, keeps);
+    return meet(warp_key(), 32);  // no lane releases what others still read
   }
   for (int r = 0; r < 4; ++r) {
     uint32_t all[32]; gather(a[r], all);
@@ -99,10 +100,12 @@ void wgmma(A* d, uint32_t const* a, uint64_t b, int keeps, int n, Lane lane, boo
     }
   }
   multiply(d, rows, decode(b, n, 16, lane, across_b), n, 16, keeps);
+  meet(warp_key(), 32);  // no lane releases what others still read
 }
 void stmatrix(bool across, uint32_t to, uint32_t const (&r)[4]);
 template <class... T> void get(uint32_t from, T&... x) { if (from % (0 + ... + sizeof x)) fail("ld.shared address"); uint8_t const* p = shared(current->rank) + from; ((memcpy(&x, p, sizeof x), p += sizeof x), ...); }
 template <class... T> void put(uint32_t to, T... x) { if (to % (0 + ... + sizeof x)) fail("st.shared address"); uint8_t* p = shared(current->rank) + to; ((memcpy(p, &x, sizeof x), p += sizeof x), ...); }
+inline uint4 get_from(uint32_t from, int rank) { uint4 v; if (from % 16) fail("ld.shared::cluster address"); memcpy(&v, shared(rank) + from, 16); return v; }
 template <class T> T shuffle(T v, int from) { T all[32]; gather(v, all); return all[from & 31]; }
 template <class T> T shuffle_up(T v, int by) { T all[32]; gather(v, all); int const lane = current->index % 32; return all[lane < by ? lane : lane - by]; }
 inline unsigned ballot(bool v) { int all[32]; gather(int(v), all); unsigned bits = 0; for (int i = 0; i < 32; ++i) bits |= unsigned(all[i] != 0) << i; return bits; }
@@ -173,6 +176,7 @@ template <int> void warpgroup_reg_dealloc() {}
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define threadIdx (hopper::current->tid)
+#define __syncwarp() hopper::meet(hopper::warp_key(), 32)
 #define __syncthreads() hopper::meet(2 + hopper::current->rank, hopper::threads)
 #define __shfl_sync(mask, v, from) hopper::shuffle(v, from)
 #define __shfl_up_sync(mask, v, by) hopper::shuffle_up(v, by)

@@ -33,7 +33,7 @@ from ucutlass.shapes import complete
 DISTRIBUTIONS: tuple[Distribution, ...] = ("integer", "normal")
 LIMIT_SECONDS = 600.0
 
-_ASM = re.compile(r"asm volatile\((.*?)\);(?=\s)", re.DOTALL)
+_ASM = re.compile(r"asm(?: volatile)?\((.*?)\);(?=\s)", re.DOTALL)
 _TMA = re.compile(r"#ifndef UCC_TMA\n.*?encode_tiled\n\n#endif\n", re.DOTALL)
 _HEADERS = re.compile(r'#include "(?:cute|cutlass/arch)/.*"\n')
 _WGMMA = re.compile(r"m64n(\d+)k\d+\.\w+\.(\w+)\.\w+")
@@ -94,7 +94,7 @@ def translated(text: str) -> str:
         "extern __shared__ __align__(1024) char memory[];", "char* const memory = hopper::memory();"
     )
     text = emulated_asm(text)
-    assert "asm " not in re.sub(r"//.*", "", text), "inline PTX that the emulator does not know"
+    assert not re.search(r"\basm\b", re.sub(r"//.*", "", text)), "inline PTX that the emulator does not know"
     return f"{HEADERS}{text}"
 
 
@@ -116,6 +116,12 @@ def _emulated(found: re.Match[str]) -> str:
     if "lop3" in inside:  # (a & b) ^ c, of which there is but one
         (made,), (a, b, c) = re.findall(r'"=r"\((\w+)\)', inside), re.findall(r' "r"\((.*?)\)(?:,|$)', inside)
         return f"{made} = (({a}) & ({b})) ^ ({c});"
+    if "shared::cluster" in inside and "ld." in inside:
+        return f"v = hopper::get_from({matches[-2]}, {matches[-1]});"
+    if "mbarrier.arrive.release.cluster" in inside:
+        return "cutlass::arch::ClusterBarrier::arrive(static_cast<uint64_t const*>(barrier), rank, true);"
+    if "mbarrier.try_wait.parity.acquire.cluster" in inside:
+        return "cutlass::arch::ClusterBarrier::wait(static_cast<uint64_t const*>(barrier), parity);"
     if "ld.shared" in inside:
         made, (address,), (offset,) = (re.findall(rf'"{c}"\((.*?)\)', inside) for c in ("=[rh]", "r", "n"))
         return f"hopper::get({address} + {offset}, {', '.join(made)});"

@@ -58,6 +58,8 @@ NARROW = (
     "tile 64x64x64  cluster 2x1  warps pingpong",
     "tile 64x64x128  cluster 2x1  warps pingpong",
     "tile 128x64x128  cluster 2x1  warps cooperative",
+    "tile 128x64x64  cluster 1x2  warps cooperative  split_k 2",
+    "tile 64x64x128  cluster 2x1  warps sliced  split_k 2",
 )
 SCALED = ("tile 128x128x128  cluster 2x1  warps cooperative", "tile 64x64x128  cluster 1x2  warps pingpong")
 FOUR_BITS = (
@@ -68,6 +70,7 @@ FOUR_BITS = (
 )
 FORCED |= {
     "weights of four bits": FOUR_BITS,
+    "narrow weights, scales of parts": ("tile 128x128x64  cluster 2x1  warps cooperative  split_k 3",),
     "weights of four bits, scales of parts": ("tile 128x128x64  cluster 1x2  warps cooperative",),
 }
 FORCED |= {"narrow weights": NARROW, "narrow weights of fp8": NARROW[::2], "fp8 with scales of rows": SCALED}

@@ -117,7 +117,7 @@ GROUPED_GEMMS: Mapping[str, GroupedGemmProgram] = MappingProxyType(
         "narrow weights": GroupedGemmProgram(
             "kernel k(x: bf16[M, K], w: s8[N, K], s: bf16[N]) -> bf16[M, N] { return dot[K](x, bf16(w)) * s }",
             {"M": 5, "K": 33, "N": 35},
-            ({"M": 333, "K": 272, "N": 200}, {"M": 1, "K": 1024, "N": 72}),
+            ({"M": 333, "K": 272, "N": 200}, {"M": 1, "K": 1024, "N": 72}, {"M": 2000, "K": 400, "N": 3000}),
         ),
         "narrow weights of fp8": GroupedGemmProgram(
             "kernel k(x: f16[M, K], w: e4m3[N, K], s: f32[], r: f16[M, N]) -> (y: f16[M, N], z: f32[M, N]) {\n"

@@ -191,16 +191,40 @@ def test_a_schedule_is_followed() -> None:
         ("cluster 4x1", "a cluster is"),
         ("tile 128x256x64  stages 9", "at most 4 do"),
         ("warps gemv", "runs as `pingpong`"),
-        ("split_k 4", "has the fields"),
+        ("split_k 4", "without ragged groups"),
+        ("split_k stream", "stream-K is a scheduler"),
+        ("partials cluster", "has the fields"),
     ],
 )
 def test_an_illegal_schedule_says_why_and_what_is_near(fields: str, what: str) -> None:
     with pytest.raises(ProgramError) as refused:
         planned(scheduled(fields), T=1024, D=256, F=512, E=8)
     diagnostic = refused.value.diagnostics[0]
-    assert diagnostic.code == ("UC0439" if "fields" in what or "runs" in what else "UC0332")
+    assert diagnostic.code == (
+        "UC0439" if any(word in what for word in ("fields", "runs", "stream-K")) else "UC0332"
+    )
     assert what in diagnostic.message
     assert diagnostic.hint is not None
+
+
+@pytest.mark.parametrize(
+    ("beyond", "inside", "what"),
+    [
+        ("cluster 2x1  split_k 5", "cluster 2x1  split_k 4", "10 blocks are no cluster"),
+        ("tile 128x64x64  split_k 6", "tile 128x64x64  split_k 5", "K has 5 steps for 6 parts"),
+        ("warps pingpong  split_k 2", "warps sliced  split_k 2", "whose blocks have one tile at a time"),
+    ],
+)
+def test_parts_of_k_are_steps_of_the_blocks_of_a_cluster(beyond: str, inside: str, what: str) -> None:
+    def text(fields: str) -> str:
+        return GROUPED_GEMMS["narrow weights"].text[:-1] + f" schedule sm90a {{ {fields} }} }}"
+
+    sizes = {"M": 64, "K": 272, "N": 512}
+    with pytest.raises(ProgramError) as refused:
+        planned(text(beyond), **sizes)
+    assert what in refused.value.diagnostics[0].message
+    schedule = plan(text(inside), **sizes).schedule
+    assert isinstance(schedule, WgmmaSchedule) and schedule.parts == int(inside[-1])
 
 
 def test_stages_and_epilogue_fit_in_shared_memory() -> None:
@@ -275,10 +299,15 @@ def test_schedules_of_widened_weights_are_those_measured() -> None:
     text = GROUPED_GEMMS["narrow weights"].text
     few, many = plan(text, M=16, K=4096, N=14336).schedule, plan(text, M=8192, K=4096, N=8192).schedule
     assert isinstance(few, WgmmaSchedule) and isinstance(many, WgmmaSchedule)
-    assert (few.tile, few.cluster) == ((128, 32, 128), (2, 1)) and many.tile == (128, 256, 64)
-    made = planned(GROUPED_GEMMS["weights of four bits, scales of parts"].text, M=128, G=112, J=128, N=4096)
-    assert isinstance(made.plan, GroupedGemmPlan) and isinstance(made.plan.schedule, WgmmaSchedule)
-    assert made.plan.schedule.tile == (64, 64, 128)
+    assert (few.tile, few.cluster) == ((128, 32, 128), (1, 1)) and many.tile == (128, 256, 64)
+
+
+def test_parts_of_k_of_widened_weights_fill_the_sms() -> None:
+    text = GROUPED_GEMMS["weights of four bits, scales of parts"].text
+    schedules = [plan(text, M=16, G=46, J=128, N=n).schedule for n in (1616, 16384)]
+    assert all(isinstance(s, WgmmaSchedule) for s in schedules)
+    few, many = (s.parts for s in schedules if isinstance(s, WgmmaSchedule))
+    assert few > 1 and many == 1
 
 
 def test_row_gradients_take_narrow_bands() -> None:

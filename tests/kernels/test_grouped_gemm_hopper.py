@@ -39,8 +39,22 @@ CASES = (
     ("fp8 with scales of blocks", "", "M=150,G=3,J=128,P=2,Q=128"),
     ("fp8 with scales of rows", "tile 128x64x128  cluster 1x1  warps cooperative", "M=150,G=2,J=384,N=72"),
     ("bf16 with scales of parts", "", "M=100,G=3,J=128,N=72"),
+    ("narrow weights", "tile 128x64x64  cluster 1x1  warps cooperative  split_k 3", "M=150,K=528,N=200"),
+    ("narrow weights", "tile 128x128x64  cluster 1x1  warps cooperative  split_k 2", "M=300,K=400,N=1000"),
+    ("narrow weights", "tile 64x32x64  warps sliced  split_k 8", "M=70,K=528,N=136"),
+    (
+        "narrow weights, scales of parts",
+        "tile 64x64x128  cluster 2x1  warps sliced  split_k 2",
+        "M=70,G=5,J=128,N=136",
+    ),
+    (
+        "weights of four bits, scales of parts",
+        "tile 128x64x64  cluster 1x2  warps cooperative  split_k 4",
+        "M=70,G=5,J=128,N=136",
+    ),
+    ("fp8 with scales of rows", "tile 128x64x128  warps cooperative  split_k 2", "M=150,G=3,J=384,N=72"),
 )
-QUICK = (CASES[0], CASES[11])
+QUICK = (CASES[0], CASES[11], CASES[27])
 """The others are slow tests, for their number."""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
-from ucutlass.ir.hardware import ARCHES, Arch, Device
+from ucutlass.ir.hardware import ARCHES, Arch, Device, clusters_at_a_time
 from ucutlass.kernels.grouped_gemm.plan import (
     CLUSTERS,
     GroupedGemmPlan,
@@ -20,6 +20,7 @@ from ucutlass.kernels.grouped_gemm.plan import (
     SimtSchedule,
     WgmmaSchedule,
 )
+from ucutlass.kernels.grouped_gemm.rules import units
 from ucutlass.kernels.grouped_gemm.smem import (
     BARRIERS,
     SHARED_BYTES,
@@ -63,19 +64,28 @@ _UNKNOWN = (0.3, 0.3, 0.3)
 
 _WIDENED: Mapping[tuple[Warps, int, int], tuple[float, float]] = MappingProxyType(
     {
-        ("pingpong", 64, 32): (0.2, 0.15),
-        ("pingpong", 64, 64): (0.32, 0.28),
-        ("pingpong", 64, 128): (0.46, 0.4),
-        ("sliced", 64, 64): (0.41, 0.33),
-        ("sliced", 64, 128): (0.5, 0.46),
-        ("cooperative", 128, 32): (0.24, 0.19),
-        ("cooperative", 128, 64): (0.37, 0.38),
-        ("cooperative", 128, 128): (0.55, 0.56),
+        ("pingpong", 64, 32): (0.23, 0.175),
+        ("pingpong", 64, 64): (0.32, 0.26),
+        ("pingpong", 64, 128): (0.46, 0.33),
+        ("sliced", 64, 64): (0.41, 0.32),
+        ("sliced", 64, 128): (0.5, 0.42),
+        ("cooperative", 128, 32): (0.28, 0.25),
+        ("cooperative", 128, 64): (0.39, 0.39),
+        ("cooperative", 128, 128): (0.55, 0.52),
         ("cooperative", 128, 256): (0.73, 0.49),
     }
 )
-"""The same where A is widened on its way, plain and with scaled parts, in any cluster: of 8 and of 4 bits,
-measured on an H200 over four shapes, with scaled parts over nine more (those of 32 columns are an estimate)."""
+"""The same where A, of 8 or of 4 bits, is widened on its way, plain and with scaled parts: measured on an H200 over four
+shapes, and on an H100 over 26."""
+
+_PAIRED_COLUMNS = 1.1
+"""How much more of it tiles of 64 rows and 128 columns reach that share columns in pairs, beside long sums."""
+
+_ZEROS = 0.75
+"""What is left of it where nearly all columns of a tile lie beyond the edge: TMA fills them with zeros slowly."""
+
+_CLUSTER = 0.9e-6
+"""Seconds by which a launch in clusters takes longer."""
 
 _BANDWIDTH = 0.9
 """Of the memory's, what loads that are far ahead reach."""
@@ -113,12 +123,20 @@ def estimate(
 def _wgmma(
     problem: GroupedGemmProblem, schedule: WgmmaSchedule, sizes: tuple[int, ...], device: Device, moved: float
 ) -> Estimate:
-    tiles, ragged = _tiles(problem, schedule, sizes), problem.ragged is not None
-    waves = max(1.0, math.ceil(tiles / device.sms * 4) / 4 if ragged else math.ceil(tiles / device.sms))
+    tiles, ragged = tiles_of(problem, schedule, sizes), problem.ragged is not None
+    slots = device.sms
+    if schedule.parts > 1:
+        blocks = math.prod(schedule.cluster)
+        slots = clusters_at_a_time(device, blocks * schedule.parts) * blocks
+    waves = max(1.0, math.ceil(tiles / slots * 4) / 4 if ragged else math.ceil(tiles / slots))
     loop, alone = _tile_seconds(problem, schedule, sizes, device)
-    computed = waves * (loop + alone)
+    computed = waves * (
+        loop * _longest_part(problem, schedule, sizes) + alone + _exchange_seconds(problem, schedule, device)
+    )
     memory = moved / device.bandwidth / _BANDWIDTH
     seconds = device.launch_floor + max(computed, memory) + _SHOWN * min(computed, memory)
+    if problem.converts and math.prod(schedule.cluster) > 1:
+        seconds += _CLUSTER
     m, n, _, groups = _extents(problem, sizes)
     rows = m if problem.ragged is not None and problem.ragged.mode == "m" else m * groups
     useful = min(1.0, rows * n / (tiles * schedule.tile[0] * schedule.tile[1]))
@@ -133,7 +151,8 @@ def _extents(problem: GroupedGemmProblem, sizes: tuple[int, ...]) -> tuple[int, 
     return m, n, k, math.prod(sizes[i] for e in gemm.batch for i in e)
 
 
-def _tiles(problem: GroupedGemmProblem, schedule: WgmmaSchedule, sizes: tuple[int, ...]) -> float:
+def tiles_of(problem: GroupedGemmProblem, schedule: WgmmaSchedule, sizes: tuple[int, ...]) -> float:
+    """Returns the tiles of a launch; of ragged groups about so many."""
     m, n, _, groups = _extents(problem, sizes)
     (tile_m, tile_n, _), (_, cluster_n) = schedule.tile, schedule.cluster
     mode = problem.ragged.mode if problem.ragged else None
@@ -149,10 +168,33 @@ def _tile_seconds(
     gemm, (tile_m, tile_n, _) = problem.gemm, schedule.tile
     width = tile_n * problem.products
     share = _share(problem, schedule)
+    if problem.converts:
+        n = _extents(problem, sizes)[1]
+        share *= _ZEROS + (1 - _ZEROS) * min(1.0, n / tile_n)
     depth = _depth(problem, sizes)
     loop = 2 * tile_m * width * depth / (device.peaks[gemm.compute_type.name] / device.sms * share)
     alone = tile_m * width * 4 / 128 / device.clock if schedule.warps != "pingpong" else 0.0
     return loop, alone
+
+
+def _longest_part(problem: GroupedGemmProblem, schedule: WgmmaSchedule, sizes: tuple[int, ...]) -> float:
+    """Returns the share of K that the busiest of its parts has."""
+    count = units(problem, sizes, schedule)
+    return math.ceil(count / schedule.parts) / count
+
+
+def _exchange_seconds(problem: GroupedGemmProblem, schedule: WgmmaSchedule, device: Device) -> float:
+    """Returns what adding the parts of K of a tile takes."""
+    if schedule.parts == 1:
+        return 0.0
+    others = (
+        4 * schedule.tile[0] * schedule.tile[1] * problem.products * (schedule.parts - 1) / schedule.parts
+    )
+    return (_EXCHANGE + others / _EXCHANGE_BYTES) / device.clock
+
+
+_EXCHANGE, _EXCHANGE_BYTES = 6000.0, 10.0
+"""Cycles that an exchange of sums takes whatever its size, and bytes a cycle that a block reads (as of one product)."""
 
 
 def _depth(problem: GroupedGemmProblem, sizes: tuple[int, ...]) -> float:
@@ -165,7 +207,8 @@ def _share(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> float:
     shape = (schedule.warps, schedule.tile[0], schedule.tile[1] * problem.products)
     scaled = problem.scaled is not None
     if problem.converts and shape in _WIDENED:
-        return _WIDENED[shape][scaled]
+        paired = schedule.cluster == (2, 1) and shape[1:] == (64, 128)
+        return _WIDENED[shape][scaled] * (_PAIRED_COLUMNS if paired else 1.0)
     share = _SHARE.get(shape, _UNKNOWN)[CLUSTERS.index(schedule.cluster)]
     alone = schedule.warps == "pingpong" and (promotes(problem.gemm) or scaled)
     return share * _ALONE if alone else share

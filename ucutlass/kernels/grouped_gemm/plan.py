@@ -96,12 +96,16 @@ class WgmmaSchedule:
     `cooperative`: two warp groups share a tile; `pingpong`: each has its own, and one's epilogue runs
     while the other multiplies; `sliced`: both have the same tile and take its steps of K in turns, and one adds
     the other's sums through shared memory.
+
+    K is cut into `parts`: as many blocks, which are a cluster, have the same tile, and each adds the others' sums of
+    its steps of the epilogue through distributed shared memory.
     """
 
     tile: tuple[int, int, int]
     cluster: tuple[int, int]
     stages: int
     warps: Literal["pingpong", "cooperative", "sliced"]
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,6 +195,38 @@ def _slices(c: WgmmaCandidate) -> str:
     return why_unsliced(c.problem, c.sizes, c.schedule)
 
 
+def _split(c: WgmmaCandidate) -> str:
+    s, problem = c.schedule, c.problem
+    if s.parts == 1:
+        return ""
+    if problem.ragged is not None or problem.products > 1:
+        return "parts of K are added of one product without ragged groups"
+    if s.warps == "pingpong":
+        return (
+            "parts of K are for `warps cooperative` and `warps sliced`, whose blocks have one tile at a time"
+        )
+    blocks = math.prod(s.cluster) * s.parts
+    return f"{blocks} blocks are no cluster, at most {MOST_BLOCKS} are" if blocks > MOST_BLOCKS else ""
+
+
+def why_undivided(problem: GroupedGemmProblem, sizes: tuple[int, ...], schedule: WgmmaSchedule) -> str:
+    """Why K cannot be cut into the schedule's parts, "" where it can."""
+    count = units(problem, sizes, schedule)
+    return f"K has {count} steps for {schedule.parts} parts" if 1 < schedule.parts > count else ""
+
+
+def units(problem: GroupedGemmProblem, sizes: tuple[int, ...], schedule: WgmmaSchedule) -> int:
+    """Returns what K is cut at: tiles, or the parts that have scales of their own."""
+    length = (
+        schedule.tile[2] if problem.scaled is None else math.prod(sizes[i] for i in problem.scaled.length)
+    )
+    return -(-math.prod(sizes[i] for i in problem.gemm.k[0]) // length)
+
+
+def _undivided(c: WgmmaCandidate) -> str:
+    return why_undivided(c.problem, c.sizes, c.schedule)
+
+
 def _stages(c: WgmmaCandidate) -> str:
     most, stages = most_stages(c.problem, c.schedule), c.schedule.stages
     if 2 <= stages <= most:
@@ -207,6 +239,9 @@ def _rows(schedule: WgmmaSchedule) -> int:
     """Rows of a tile that one instruction of each of its warp groups covers."""
     return 128 if schedule.warps == "cooperative" else 64
 
+
+MOST_BLOCKS = 8
+"""Of a portable cluster."""
 
 # --- the tables -----------------------------------------------------------------------------
 
@@ -258,12 +293,14 @@ TILE_RULES: tuple[Rule[WgmmaCandidate], ...] = (
     _of_schedule("tile M of widened weights", "emit/grouped_gemm: A in registers", _widened_m),
     _of_schedule("cluster", "emit/grouped_gemm: multicast of one operand", _cluster),
     _of_schedule("steps of K in turns", "emit/grouped_gemm: A in registers", _sliced),
+    _of_schedule("parts of K", "CUDA C++ Programming Guide: clusters of 8 blocks are portable", _split),
 )
 
 SCHEDULE_RULES: tuple[Rule[WgmmaCandidate], ...] = (
     *TILE_RULES,
     _of_schedule("tiles of scaled parts", "emit/grouped_gemm: a tile has one scale", _scaled),
     _of_schedule("scales of steps in turns", "emit/grouped_gemm: a step has one scale", _slices),
+    _of_schedule("steps of parts of K", "emit/grouped_gemm: each part has a step", _undivided),
     _of_schedule(
         "stages and shared memory", "CUDA C++ Programming Guide: 227 KiB of shared memory a block", _stages
     ),

@@ -30,6 +30,7 @@ def request_of(schedule: WgmmaSchedule, band: int, request: PartialSchedule) -> 
         tile=schedule.tile,
         cluster=schedule.cluster,
         stages=schedule.stages,
+        split_k=schedule.parts if schedule.parts > 1 else request.split_k,
         raster=raster,
         swizzle=request.swizzle or (None if raster == "along_m" else band),
     )

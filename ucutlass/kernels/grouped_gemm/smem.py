@@ -42,9 +42,10 @@ def stage_bytes(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> int:
 
 
 def exchange_bytes(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> int:
-    """Returns the bytes through which one warp group gives its sums to another one that has the same tile."""
+    """Returns the bytes through which warp groups and blocks give their sums to others that have the same tile."""
     tile_m, tile_n, _ = schedule.tile
-    return 4 * tile_m * tile_n * problem.products if schedule.warps == "sliced" else 0
+    copies = (schedule.warps == "sliced") + (schedule.parts > 1)
+    return 4 * tile_m * tile_n * problem.products * copies
 
 
 def steps(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> tuple[int, int]:
@@ -60,7 +61,7 @@ def steps(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> tuple[int, in
     for columns in (64, 32):
         if tile_n % columns or any(columns * size > 128 for size in sizes):
             continue
-        for buffers in (2, 1):
+        for buffers in (2, 1) if schedule.parts == 1 else (1,):
             bytes_ = 2 * buffers * 64 * columns * sum(sizes)
             if atoms * (tile_n // columns) % buffers == 0 and main + bytes_ + BARRIERS <= SHARED_BYTES:
                 return columns, buffers

@@ -8,7 +8,7 @@ VARIANTS = (
     Variant(
         "products",
         ("pingpong", "cooperative", "sliced"),
-        ("warps", "tile", "cluster", "stages", "raster", "swizzle"),
+        ("warps", "tile", "cluster", "stages", "split_k", "raster", "swizzle"),
     ),
     Variant("simt", ("direct",), ("warps",)),
 )
