@@ -46,6 +46,8 @@ class Constants:
     leaves when all SMs multiply. norm: exponent that joins the limits. dram, l2_bytes, sm_bytes: of
     HBM's bandwidth; bytes per cycle and SM that L2 serves with all SMs at it, and that one SM takes.
     received: what a byte weighs for an SM that another block of its cluster asked for.
+    written: what a byte that TMA writes to shared memory weighs there beside those that wgmma reads (by
+    times of 98 problems on an H100 and an H200).
     beyond_bytes: bytes beyond a tensor's edge that TMA fills with zeros, per cycle and SM of the chip,
     beside what they cost as loads: all SMs share that rate. shared: where r SMs of a GPC read a tile at
     the same time, L2 serves it as if r ** -shared of them did. line, straddle, straddle_sm: bytes that L2 serves for
@@ -56,8 +58,7 @@ class Constants:
     store, a plain function, one more whole operand, a tensor moved by threads. narrow_steps: how much longer the
     store of a tile takes whose columns are no multiple of 32. alone: how much longer slow
     functions take where one warp group works at them alone, with half the warps to hide what they wait for
-    (the case of _INSTRUCTIONS by pingpong: 192 us). lone: how much longer a step takes where pingpong has a tile for
-    one of its warp groups alone, unless four blocks share an operand (52 of an H200's times). split, handover, reduce_bytes: seconds that splitting K
+    (the case of _INSTRUCTIONS by pingpong: 192 us). split, handover, reduce_bytes: seconds that splitting K
     costs whatever its size; cycles until one part of a tile sees that the part before it is done; bytes per
     cycle of the partial sums. exchange, exchange_bytes: cycles that adding the parts of K in a cluster takes whatever
     its size; bytes per cycle that a block reads of the others' sums. cached: part of L2 that operands can live in. wide_accumulators,
@@ -77,7 +78,8 @@ class Constants:
     dram: float = 0.903
     l2_bytes: float = 41.8
     sm_bytes: float = 68.3
-    received: float = 0.375
+    received: float = 0.5
+    written: float = 0.5
     beyond_bytes: float = 20.8
     shared: float = 0.296
     line: float = 1.17
@@ -89,15 +91,14 @@ class Constants:
     element: float = 0.0837
     function: float = 1 / 128
     load: float = 0.09
-    narrow_steps: float = 2.57
+    narrow_steps: float = 3.0
     direct: float = 0.427
     alone: float = 2.6
-    lone: float = 1.15
     split: float = 4.5e-06
     handover: float = 2000.0
     reduce_bytes: float = 35.6
     exchange: float = 5060.0
-    exchange_bytes: float = 10.0
+    exchange_bytes: float = 7.0
     cached: float = 0.825
     wide_accumulators: float = 1.23
     register_operand: float = 1.15
@@ -296,8 +297,6 @@ def _sm90(c: GemmCandidate, s: Sm90Schedule, device: Device, k: Constants) -> Es
         slots = max(1, cluster_slots(device, blocks))
         active = min(slots, tiles * c.launch.splits if c.launch.splits else slots)
     step = _sm90_step(c, s, active, device, k)
-    if s.warps == "pingpong" and tiles <= slots and max(s.cluster) < _WIDE and c.k_tiles >= _LONG_K:
-        step *= k.lone
     epilogue = epilogue_cycles(c, m * n, k) + k.tile
     busiest, split_seconds = _sm90_busiest(c, s, tiles, slots, step, epilogue, k)
     average = tiles * (c.k_tiles * step + epilogue) / slots
@@ -356,7 +355,9 @@ def _sm90_step(c: GemmCandidate, s: Sm90Schedule, active: int, device: Device, k
     a, b = (t.elem.bytes * parts for t, parts in zip((c.problem.a, c.problem.b), _parts(c), strict=True))
     item = 2 if s.math == "f16x3" else c.problem.a.elem.bytes
     instructions = (m / 64) * (depth * item / 32)
-    mma = instructions * max(n / 2, n / 4 + 16) * _PASSES[s.math]
+    read = instructions * (n / 4 + 16) * _PASSES[s.math]
+    written = k.written * depth * (m * a + n * b) / _SHARED_BYTES
+    mma = max(instructions * n / 2 * _PASSES[s.math], read + written)
     mma *= max(1.0, math.pow(active / device.sms, 1 / 4) / k.sustained)
     if accumulators_per_thread(c) > 160 and s.math != "f16x3":
         mma *= k.wide_accumulators
@@ -421,8 +422,8 @@ def _row_share(operand: Access, extent: int, s: Sm90Schedule, c: GemmCandidate) 
     return _LINE / next((width for width in (128, 64, 32) if row * item % width == 0), 32)
 
 
-_WIDE, _LONG_K = 4, 16
-"""Blocks that share an operand in a wide cluster; steps of K beside which a kernel's start weighs little."""
+_SHARED_BYTES = 128
+"""That shared memory serves in a cycle."""
 
 _LINE = 128
 _SECTOR = 32
