@@ -316,6 +316,12 @@ def test_no_colour_and_no_progress_off_a_terminal(machine: Machine, arguments: t
     assert result.err == ""
 
 
+def test_what_reads_no_program_loads_no_compiler() -> None:
+    code = "import sys, ucutlass.cli.errors; print([n for n in ('torch', 'ucutlass.frontend') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_the_command_as_a_process(write: Write) -> None:
     path = write(TWO_ERRORS)
     done = subprocess.run(

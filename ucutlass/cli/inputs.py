@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ucutlass import files, frontend, printable
+from ucutlass import files, printable
 from ucutlass.cli import show
 from ucutlass.diagnostics import render
 from ucutlass.spans import span
+
+if TYPE_CHECKING:
+    from ucutlass import frontend
 
 STDIN = Path("-")
 
@@ -49,12 +52,16 @@ def content(file: Path, most: int = files.MOST_BYTES) -> bytes:
 
 def text(file: Path) -> str:
     """Returns a program's text. Raises OSError, ProgramError for what is not UTF-8."""
+    from ucutlass import frontend  # here: what reads no program, such as `ucc --help`, loads no compiler
+
     return frontend.decoded(content(file, frontend.MOST_BYTES), shown(file))
 
 
 @span("front end")
 def checked(file: Path) -> frontend.Checked:
     """Returns a checked program. Raises as `text`, ProgramError with all its diagnostics."""
+    from ucutlass import frontend
+
     return frontend.read_text(text(file), shown(file))
 
 
