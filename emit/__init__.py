@@ -11,7 +11,7 @@ from ucutlass.emit.text import Source, finish
 from ucutlass.kernels.planned import Plan
 from ucutlass.spans import span
 
-__all__ = ["Lean", "NotServed", "Source", "emit", "in_parts", "is_divided", "parts"]
+__all__ = ["Lean", "NotServed", "Source", "emit", "in_parts", "parts"]
 
 
 class Emitter(Protocol):
@@ -44,12 +44,6 @@ def parts(plan: Plan) -> Lean:
     if divide is None:
         raise NotServed("NVRTC builds kernels of one dot alone")
     return cast(Lean, divide(plan))
-
-
-def is_divided(plan: Plan) -> bool:
-    """Whether NVRTC builds a plan's one file by default (`ucutlass.emit.division`): where a GPU gave the times of nvcc's."""
-    asks = getattr(_emitter(plan), "is_divided", None)
-    return asks is None or asks(plan)
 
 
 def _emitter(plan: Plan) -> Emitter:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, get_args
 
 from ucutlass import ir
 from ucutlass.diagnostics import Lines
-from ucutlass.emit import NotServed, emit, in_parts, is_divided, parts
+from ucutlass.emit import NotServed, emit, in_parts, parts
 from ucutlass.emit.text import Source
 from ucutlass.frontend import Checked, ChosenPlan, plan_kernel
 from ucutlass.header import Signature, header, signature_of
@@ -190,8 +190,7 @@ def recipe_of(
     except NotServed:
         pass  # it is one file
     try:
-        if build_path == "nvrtc" or is_divided(plan):
-            return divided_build.recipe(source, divide(source), toolchain())
+        return divided_build.recipe(source, divide(source), toolchain())
     except NotServed:
         if build_path == "nvrtc":
             raise

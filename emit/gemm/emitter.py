@@ -34,9 +34,3 @@ def parts(plan: GemmPlan) -> Lean:
 def in_parts(plan: GemmPlan) -> bool:
     """Whether the kernel is built in parts or not at all."""
     return sm90.is_lean_alone(plan)
-
-
-def is_divided(plan: GemmPlan) -> bool:
-    """Whether NVRTC builds the kernel of one file by default. Its loop of `ldmatrix` has up to 7 % more instructions,
-    since it keeps the places of loads in shared memory in 64 bits."""
-    return not isinstance(plan.schedule, Sm80Schedule) or plan.schedule.math == "simt"

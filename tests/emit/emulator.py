@@ -28,6 +28,12 @@ _MMA = re.compile(r'asm volatile\(\s*"(mma\.sync\.aligned\.\S+) "(.*?)\);\n', re
 _LDMATRIX = re.compile(r'asm volatile\("ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?\..*?\);\n', re.DOTALL)
 _CALLS = {
     "uint32_t(__cvta_generic_to_shared(pointer))": "uint32_t(static_cast<uint8_t const*>(pointer) - emu::shared())",
+    'asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(smem) : "memory")': (
+        "word = *reinterpret_cast<uint32_t const*>(emu::shared() + smem)"
+    ),
+    'asm volatile("st.shared.b32 [%0], %1;" ::"r"(smem), "r"(word) : "memory")': (
+        "*reinterpret_cast<uint32_t*>(emu::shared() + smem) = word"
+    ),
     'asm volatile("cp.async.commit_group;" ::: "memory")': "emu::fence()",
     'asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreadCount) : "memory")': "emu::sync_named(id, kThreadCount)",
     'asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kThreadCount) : "memory")': (
@@ -109,8 +115,8 @@ def entry(library: Path, name: str) -> Any:
 def translated(text: str) -> str:
     """The kernel's source for the host: its inline PTX and its shared memory replaced."""
     text = _COPY_ASYNC.sub(
-        "__device__ void copy_async(void* target, void const* source, int valid, bool copies = true) {\n"
-        "  if (copies) emu::copy_async<kBytes>(target, source, valid);\n}\n",
+        "__device__ void copy_async(uint32_t smem, void const* source, int valid, bool copies = true) {\n"
+        "  if (copies) emu::copy_async<kBytes>(emu::shared() + smem, source, valid);\n}\n",
         text,
     )
     text = _HOPPER.sub(_hopper, _RING.sub('#include "emulator_ring.h"\n\n', text))

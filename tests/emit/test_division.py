@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.emit.divided_kernels import KERNELS, planned, source
-from ucutlass.emit import is_divided
+from tests.emit.divided_kernels import KERNELS, source
 from ucutlass.emit.division import divide
 from ucutlass.emit.parts import NotServed
 from ucutlass.emit.text import Source
@@ -96,11 +95,6 @@ def test_other_kernels_are_not_served(source: Source) -> None:
 def test_brackets_that_do_not_match_are_refused(cut: str) -> None:
     with pytest.raises(NotServed, match="brackets"):
         divide(whole(FILE.replace(cut, "", 1)))
-
-
-def test_nvrtc_builds_by_default_what_runs_as_fast_as_nvccs() -> None:
-    others = {name for name in KERNELS if not is_divided(planned(KERNELS[name])[1])}
-    assert others == {"multistage product"}
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -16,7 +16,7 @@ MISALIGNED = 1000 + 716
 KERNEL = """
 #include <initializer_list>
 template <int kBytes>
-__device__ void copy_async(void* target, void const* source, int valid) {
+__device__ void copy_async(uint32_t smem, void const* source, int valid) {
   asm volatile("cp.async");
 }
 __global__ void kernel(float* data, int place) {
@@ -36,9 +36,9 @@ extern "C" int32_t entry(
 FORMS = {
     "load": ("volatile unsigned x = reinterpret_cast<uint2 const*>(own + place)->x", 2),
     "store": ("*reinterpret_cast<uint4*>(own + place) = uint4()", 4),
-    "cp.async": ("copy_async<8>(shared, own + place, 8)", 2),
-    "cp.async of nothing": ("copy_async<16>(shared, own + place, 0)", 4),
-    "cp.async's target": ("copy_async<8>(reinterpret_cast<float*>(shared) + place, own, 8)", 2),
+    "cp.async": ("copy_async<8>(0, own + place, 8)", 2),
+    "cp.async of nothing": ("copy_async<16>(0, own + place, 0)", 4),
+    "cp.async's target": ("copy_async<8>(4 * place, own, 8)", 2),
 }
 """By name: a statement, and of how many floats its address must be a multiple."""
 

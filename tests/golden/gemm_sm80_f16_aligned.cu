@@ -13,7 +13,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_82bd0b74fd0900df_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_31dc409371827aaa_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -221,6 +221,12 @@ using SharedA = SwizzledTile<kTileM, true, 32, 2, 3, 3>;
 using SharedB = SwizzledTile<kTileN, true, 32, 2, 3, 3>;
 constexpr int kElementsA = kTileM * kTileK, kElementsB = kTileN * kTileK;
 
+/// Addresses of the tiles of a stage, in 32 bits throughout: NVRTC would keep a pointer's 64, and add the begin of the tiles in each step.
+__device__ inline uint32_t tile_a(uint32_t smem, int stage) { return smem + uint32_t(sizeof(ElementA)) * kElementsA * stage; }
+__device__ inline uint32_t tile_b(uint32_t smem, int stage) {
+  return smem + uint32_t(sizeof(ElementA)) * kElementsA * kStages + uint32_t(sizeof(ElementB)) * kElementsB * stage;
+}
+
 // --- global to shared memory ---------------------------------------------------------
 
 /// Where the contraction stands: a tile along the innermost contracted mode, under
@@ -291,14 +297,13 @@ struct Cover {
   }
 };
 
-/// Copies kBytes where `copies`; those from `valid` on are zeros and are not read.
+/// Copies kBytes to shared memory where `copies`; those from `valid` on are zeros and are not read.
 template <int kBytes>
-__device__ void copy_async(void* target, void const* source, int valid, bool copies = true) {
-  uint32_t const address = cast_smem_ptr_to_uint(target);
+__device__ void copy_async(uint32_t smem, void const* source, int valid, bool copies = true) {
   if constexpr (kBytes == 16) {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2; }" :: "r"(address), "l"(source), "r"(valid), "r"(int(copies)));
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2; }" :: "r"(smem), "l"(source), "r"(valid), "r"(int(copies)));
   } else {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0; @p cp.async.ca.shared.global [%0], [%1], %2, %3; }" :: "r"(address), "l"(source), "n"(kBytes), "r"(valid), "r"(int(copies)));
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0; @p cp.async.ca.shared.global [%0], [%1], %2, %3; }" :: "r"(smem), "l"(source), "n"(kBytes), "r"(valid), "r"(int(copies)));
   }
 }
 
@@ -331,24 +336,27 @@ struct AsyncLoad {
   /// Loads the tile whose first k lies `begin` elements from the beginning of K. Places beyond
   /// `depth` are zeros. Rows beyond the last one keep what was there: it only reaches sums that
   /// are dropped.
-  __device__ void fetch(int64_t begin, int depth, Element* tile) {
+  __device__ void fetch(int64_t begin, int depth, uint32_t smem) {
     char const* line = source + begin * int(sizeof(Element));
     int const fast = Threads::fast() * kVector, slow = Threads::slow();
     int const first = offset(fast, slow);
     Threads::each([&](int f, int s) {
       // Steps of whole periods do not change the swizzle: they add a constant.
       int const place = kPeriodic ? first + offset(f * kStepFast, s * kStepSlow) : offset(fast + f * kStepFast, slow + s * kStepSlow);
+      uint32_t const target = smem + uint32_t(sizeof(Element)) * place;
       int const left = max(0, min(kVector, (kAlongK ? depth : rows) - fast - f * kStepFast)) * int(sizeof(Element));
       if constexpr (kAlongK) {
-        if (slow + s * kStepSlow < rows) copy_async<kBytes>(tile + place, line + f * fast_step, left);
+        // A predicate keeps the loop whole, but each copy of 4 bytes that may have fewer would find its source anew.
+        bool const inside = slow + s * kStepSlow < rows;
+        if (kBytes > 4 || kVector == 1 || inside) copy_async<kBytes>(target, line + f * fast_step, left, inside);
       } else {
-        copy_async<kBytes>(tile + place, line + f * fast_step, slow + s * kStepSlow < depth ? left : 0);
+        copy_async<kBytes>(target, line + f * fast_step, slow + s * kStepSlow < depth ? left : 0);
       }
       if (f + 1 == Threads::kRepeatFast) line += slow_step;
     });
   }
 
-  __device__ void place(Element*) {}
+  __device__ void place(uint32_t) {}
 };
 
 using LoadA = AsyncLoad<cutlass::half_t, SharedA, kTileM, true, true, 8, 32>;
@@ -385,32 +393,26 @@ __device__ inline int warp_n() { return threadIdx.x / 32 / kWarpsM; }
 using FragmentA = uint32_t[kMmasM][4];
 using FragmentB = uint32_t[kMmasN][2];
 
-constexpr uint32_t kBeginA = 0, kBeginB = kStages * kElementsA * sizeof(ElementA);  // of the tiles in shared memory
-
 /// Reads the fragments of A of a step along K. Instruction i of the warp takes rows from
 /// 16 * (warp_m() + kWarpsM * i) on.
-__device__ inline void read_a(uint8_t const* shared, int stage, int step, FragmentA& fragment) {
+__device__ inline void read_a(uint32_t smem, int step, FragmentA& fragment) {
   // Lane 8 * j + r passes row r of matrix j.
   int const matrix = threadIdx.x % 32 / 8, line = threadIdx.x % 8;
-  // In 32 bits throughout: NVRTC would keep a pointer's 64, and add the begin of the tiles in each step.
-  uint32_t const smem = cast_smem_ptr_to_uint(shared) + uint32_t(sizeof(ElementA)) * kElementsA * stage;
   constexpr int kChunk = 16 / int(sizeof(ElementA));
   int const row = 16 * warp_m() + 8 * (matrix % 2) + line;
   int const first = SharedA{}(row, step * kMmaK + kChunk * (matrix / 2));
 #pragma unroll
   for (int i = 0; i < kMmasM; ++i) {
     int const offset = first + SharedA{}(16 * kWarpsM * i, 0);  // whole atoms on
-    ldmatrix_x4(fragment[i], smem + uint32_t(sizeof(ElementA)) * offset + kBeginA);
+    ldmatrix_x4(fragment[i], smem + uint32_t(sizeof(ElementA)) * offset);
   }
 }
 
 /// Reads the fragments of B of a step along K. Instruction i of the warp takes columns from
 /// 8 * (warp_n() + kWarpsN * i) on.
-__device__ inline void read_b(uint8_t const* shared, int stage, int step, FragmentB& fragment) {
+__device__ inline void read_b(uint32_t smem, int step, FragmentB& fragment) {
   // Lane 8 * j + r passes row r of matrix j.
   int const matrix = threadIdx.x % 32 / 8, line = threadIdx.x % 8;
-  // In 32 bits throughout: NVRTC would keep a pointer's 64, and add the begin of the tiles in each step.
-  uint32_t const smem = cast_smem_ptr_to_uint(shared) + uint32_t(sizeof(ElementB)) * kElementsB * stage;
   constexpr int kChunk = 16 / int(sizeof(ElementB));
   int const row = 8 * (warp_n() + kWarpsN * (matrix / 2)) + line;
   int const first = SharedB{}(row, step * kMmaK + kChunk * (matrix % 2));
@@ -418,7 +420,7 @@ __device__ inline void read_b(uint8_t const* shared, int stage, int step, Fragme
   for (int i = 0; i < kMmasN / 2; ++i) {
     int const offset = first + SharedB{}(16 * kWarpsN * i, 0);  // whole atoms on
     uint32_t both[4];
-    ldmatrix_x4(both, smem + uint32_t(sizeof(ElementB)) * offset + kBeginB);
+    ldmatrix_x4(both, smem + uint32_t(sizeof(ElementB)) * offset);
     fragment[2 * i][0] = both[0], fragment[2 * i][1] = both[1];
     fragment[2 * i + 1][0] = both[2], fragment[2 * i + 1][1] = both[3];
   }
@@ -452,13 +454,12 @@ __device__ inline void accumulate(Params const& p, Tile const& tile, int first, 
   int64_t batch[kBatchModes];
   unravel(tile.batch, p.batch, batch);
 
-  auto* const shared_a = reinterpret_cast<ElementA*>(shared);
-  auto* const shared_b = reinterpret_cast<ElementB*>(shared_a + kStages * kElementsA);
+  uint32_t const smem = cast_smem_ptr_to_uint(shared);
   FragmentA fragment_a[kSteps];
   FragmentB fragment_b[kSteps];
   auto const read = [&](int step, int stage) {
-    read_a(shared, stage, step, fragment_a[step]);
-    read_b(shared, stage, step, fragment_b[step]);
+    read_a(tile_a(smem, stage), step, fragment_a[step]);
+    read_b(tile_b(smem, stage), step, fragment_b[step]);
   };
 
   LoadA load_a(p.a, dot(batch, p.a.batch), tile.m, tile.rows);
@@ -468,13 +469,13 @@ __device__ inline void accumulate(Params const& p, Tile const& tile, int first, 
   auto const fetch = [&](int stage) {
     if (left <= 0) return;
     int const depth = next.depth(p);
-    load_a.fetch(next.offset_a, depth, shared_a + stage * kElementsA);
-    load_b.fetch(next.offset_b, depth, shared_b + stage * kElementsB);
+    load_a.fetch(next.offset_a, depth, tile_a(smem, stage));
+    load_b.fetch(next.offset_b, depth, tile_b(smem, stage));
   };
   auto const place = [&](int stage) {
     if (left <= 0) return;
-    load_a.place(shared_a + stage * kElementsA);
-    load_b.place(shared_b + stage * kElementsB);
+    load_a.place(tile_a(smem, stage));
+    load_b.place(tile_b(smem, stage));
     --left;
     if (left > 0) next.advance(p);
   };
@@ -599,8 +600,12 @@ __device__ void epilogue(Params const& p, Tile const& tile, int first_row, uint8
 /// workspace and kFinish adds them, always in the same order.
 enum class Pass { kWhole, kPartial, kFinish };
 
+/// Blocks for which an SM has registers, where a thread has its sums and a hundred others: an allocation of a few more would cost
+/// one of them its place.
+constexpr int kRegisters = 65536, kOthers = 104, kFit = kRegisters / (kThreads * (kSums + kOthers));
+
 template <Pass kPass>
-__global__ void __launch_bounds__(kThreads) gemm(__grid_constant__ Params const p) {
+__global__ void __launch_bounds__(kThreads, kPass == Pass::kFinish || kFit < 2 ? 1 : kFit) gemm(__grid_constant__ Params const p) {
   extern __shared__ __align__(128) uint8_t shared[];
   int64_t const block = block_index();
   int64_t const tiles = int64_t(p.tiles_m) * p.tiles_n * p.batches;
@@ -686,14 +691,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_82bd0b74fd0900df_kernel
+}  // namespace ucc_31dc409371827aaa_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_82bd0b74fd0900df(
+extern "C" int32_t ucc_31dc409371827aaa(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* launch_parameters,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_82bd0b74fd0900df_kernel;
+  using namespace ucc_31dc409371827aaa_kernel;
   for (int i = 0; i < 3; ++i) {
     if (e[i] < 1) return 1;
   }

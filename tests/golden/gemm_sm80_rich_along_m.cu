@@ -13,7 +13,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_dbfddd586eef39fb_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_fbfb003bf52d08ec_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -248,6 +248,10 @@ __device__ __forceinline__ uint32_t cast_smem_ptr_to_uint(void const* pointer) {
   return uint32_t(__cvta_generic_to_shared(pointer));
 }
 
+__device__ __forceinline__ void store_shared(uint32_t smem, uint32_t word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(smem), "r"(word) : "memory");
+}
+
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 /// Waits until all but so many of the thread's groups have arrived.
@@ -271,6 +275,12 @@ struct SwizzledTile {
 using SharedA = SwizzledTile<kTileM, true, 64, 2, 4, 3>;
 using SharedB = SwizzledTile<kTileN, true, 64, 2, 4, 3>;
 constexpr int kElementsA = kTileM * kTileK, kElementsB = kTileN * kTileK;
+
+/// Addresses of the tiles of a stage, in 32 bits throughout: NVRTC would keep a pointer's 64, and add the begin of the tiles in each step.
+__device__ inline uint32_t tile_a(uint32_t smem, int stage) { return smem + uint32_t(sizeof(ElementA)) * kElementsA * stage; }
+__device__ inline uint32_t tile_b(uint32_t smem, int stage) {
+  return smem + uint32_t(sizeof(ElementA)) * kElementsA * kStages + uint32_t(sizeof(ElementB)) * kElementsB * stage;
+}
 
 // --- global to shared memory ---------------------------------------------------------
 
@@ -383,7 +393,7 @@ struct StagedLoad {
   }
 
   /// Reads the tile whose first k lies `begin` elements from the beginning of K.
-  __device__ void fetch(int64_t begin, int depth, Element*) {
+  __device__ void fetch(int64_t begin, int depth, uint32_t) {
     Bits const* line = source + begin;
     int64_t const step = kAlongK ? Threads::kThreadsSlow * kFastRows * row_stride : Threads::kThreadsSlow * kFastK * k_stride;
     int const rows_left = rows - first(false), depth_left = depth - first(true);
@@ -404,9 +414,9 @@ struct StagedLoad {
     });
   }
 
-  __device__ void place(Element* tile) {
+  __device__ void place(uint32_t smem) {
     each([&](uint32_t packed, int row, int k) {
-      *reinterpret_cast<uint32_t*>(tile + Shared{}(first(false) + row, first(true) + k)) = packed;
+      store_shared(smem + uint32_t(sizeof(Element)) * Shared{}(first(false) + row, first(true) + k), packed);
     });
   }
 };
@@ -445,32 +455,26 @@ __device__ inline int warp_n() { return threadIdx.x / 32 / kWarpsM; }
 using FragmentA = uint32_t[kMmasM][4];
 using FragmentB = uint32_t[kMmasN][2];
 
-constexpr uint32_t kBeginA = 0, kBeginB = kStages * kElementsA * sizeof(ElementA);  // of the tiles in shared memory
-
 /// Reads the fragments of A of a step along K. Instruction i of the warp takes rows from
 /// 16 * (warp_m() + kWarpsM * i) on.
-__device__ inline void read_a(uint8_t const* shared, int stage, int step, FragmentA& fragment) {
+__device__ inline void read_a(uint32_t smem, int step, FragmentA& fragment) {
   // Lane 8 * j + r passes row r of matrix j.
   int const matrix = threadIdx.x % 32 / 8, line = threadIdx.x % 8;
-  // In 32 bits throughout: NVRTC would keep a pointer's 64, and add the begin of the tiles in each step.
-  uint32_t const smem = cast_smem_ptr_to_uint(shared) + uint32_t(sizeof(ElementA)) * kElementsA * stage;
   constexpr int kChunk = 16 / int(sizeof(ElementA));
   int const row = 16 * warp_m() + 8 * (matrix % 2) + line;
   int const first = SharedA{}(row, step * kMmaK + kChunk * (matrix / 2));
 #pragma unroll
   for (int i = 0; i < kMmasM; ++i) {
     int const offset = first + SharedA{}(16 * kWarpsM * i, 0);  // whole atoms on
-    ldmatrix_x4(fragment[i], smem + uint32_t(sizeof(ElementA)) * offset + kBeginA);
+    ldmatrix_x4(fragment[i], smem + uint32_t(sizeof(ElementA)) * offset);
   }
 }
 
 /// Reads the fragments of B of a step along K. Instruction i of the warp takes columns from
 /// 8 * (warp_n() + kWarpsN * i) on.
-__device__ inline void read_b(uint8_t const* shared, int stage, int step, FragmentB& fragment) {
+__device__ inline void read_b(uint32_t smem, int step, FragmentB& fragment) {
   // Lane 8 * j + r passes row r of matrix j.
   int const matrix = threadIdx.x % 32 / 8, line = threadIdx.x % 8;
-  // In 32 bits throughout: NVRTC would keep a pointer's 64, and add the begin of the tiles in each step.
-  uint32_t const smem = cast_smem_ptr_to_uint(shared) + uint32_t(sizeof(ElementB)) * kElementsB * stage;
   constexpr int kChunk = 16 / int(sizeof(ElementB));
   int const row = 8 * (warp_n() + kWarpsN * (matrix / 2)) + line;
   int const first = SharedB{}(row, step * kMmaK + kChunk * (matrix % 2));
@@ -478,7 +482,7 @@ __device__ inline void read_b(uint8_t const* shared, int stage, int step, Fragme
   for (int i = 0; i < kMmasN / 2; ++i) {
     int const offset = first + SharedB{}(16 * kWarpsN * i, 0);  // whole atoms on
     uint32_t both[4];
-    ldmatrix_x4(both, smem + uint32_t(sizeof(ElementB)) * offset + kBeginB);
+    ldmatrix_x4(both, smem + uint32_t(sizeof(ElementB)) * offset);
     fragment[2 * i][0] = both[0], fragment[2 * i][1] = both[1];
     fragment[2 * i + 1][0] = both[2], fragment[2 * i + 1][1] = both[3];
   }
@@ -512,13 +516,12 @@ __device__ inline void accumulate(Params const& p, Tile const& tile, int first, 
   int64_t batch[kBatchModes];
   unravel(tile.batch, p.batch, batch);
 
-  auto* const shared_a = reinterpret_cast<ElementA*>(shared);
-  auto* const shared_b = reinterpret_cast<ElementB*>(shared_a + kStages * kElementsA);
+  uint32_t const smem = cast_smem_ptr_to_uint(shared);
   FragmentA fragment_a[kSteps];
   FragmentB fragment_b[kSteps];
   auto const read = [&](int step, int stage) {
-    read_a(shared, stage, step, fragment_a[step]);
-    read_b(shared, stage, step, fragment_b[step]);
+    read_a(tile_a(smem, stage), step, fragment_a[step]);
+    read_b(tile_b(smem, stage), step, fragment_b[step]);
   };
 
   LoadA load_a(p.a, dot(batch, p.a.batch), tile.m, tile.rows);
@@ -528,13 +531,13 @@ __device__ inline void accumulate(Params const& p, Tile const& tile, int first, 
   auto const fetch = [&](int stage) {
     if (left <= 0) return;
     int const depth = next.depth(p);
-    load_a.fetch(next.offset_a, depth, shared_a + stage * kElementsA);
-    load_b.fetch(next.offset_b, depth, shared_b + stage * kElementsB);
+    load_a.fetch(next.offset_a, depth, tile_a(smem, stage));
+    load_b.fetch(next.offset_b, depth, tile_b(smem, stage));
   };
   auto const place = [&](int stage) {
     if (left <= 0) return;
-    load_a.place(shared_a + stage * kElementsA);
-    load_b.place(shared_b + stage * kElementsB);
+    load_a.place(tile_a(smem, stage));
+    load_b.place(tile_b(smem, stage));
     --left;
     if (left > 0) next.advance(p);
   };
@@ -880,8 +883,12 @@ __global__ void finish_reduction(__grid_constant__ Params const p, __grid_consta
 /// workspace and kFinish adds them, always in the same order.
 enum class Pass { kWhole, kPartial, kFinish };
 
+/// Blocks for which an SM has registers, where a thread has its sums and a hundred others: an allocation of a few more would cost
+/// one of them its place.
+constexpr int kRegisters = 65536, kOthers = 104, kFit = kRegisters / (kThreads * (kSums + kOthers));
+
 template <Pass kPass>
-__global__ void __launch_bounds__(kThreads) gemm(__grid_constant__ Params const p) {
+__global__ void __launch_bounds__(kThreads, kPass == Pass::kFinish || kFit < 2 ? 1 : kFit) gemm(__grid_constant__ Params const p) {
   extern __shared__ __align__(128) uint8_t shared[];
   int64_t const block = block_index();
   int64_t const tiles = int64_t(p.tiles_m) * p.tiles_n * p.batches;
@@ -967,14 +974,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_dbfddd586eef39fb_kernel
+}  // namespace ucc_fbfb003bf52d08ec_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_dbfddd586eef39fb(
+extern "C" int32_t ucc_fbfb003bf52d08ec(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* launch_parameters,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_dbfddd586eef39fb_kernel;
+  using namespace ucc_fbfb003bf52d08ec_kernel;
   for (int i = 0; i < 6; ++i) {
     if (e[i] < 1) return 1;
   }

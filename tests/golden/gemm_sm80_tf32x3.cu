@@ -13,7 +13,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_a1e43c1198d988e3_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_189b716d0a251946_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -197,6 +197,13 @@ __device__ __forceinline__ uint32_t cast_smem_ptr_to_uint(void const* pointer) {
   return uint32_t(__cvta_generic_to_shared(pointer));
 }
 
+/// NVRTC keeps a pointer into shared memory in 64 bits; an address in the shared state space has 32.
+__device__ __forceinline__ uint32_t load_shared(uint32_t smem) {
+  uint32_t word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(smem) : "memory");
+  return word;
+}
+
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 /// Waits until all but so many of the thread's groups have arrived.
@@ -220,6 +227,12 @@ struct SwizzledTile {
 using SharedA = SwizzledTile<kTileM, true, 32, 3, 2, 3>;
 using SharedB = SwizzledTile<kTileN, false, 32, 2, 3, 2>;
 constexpr int kElementsA = kTileM * kTileK, kElementsB = kTileN * kTileK;
+
+/// Addresses of the tiles of a stage, in 32 bits throughout: NVRTC would keep a pointer's 64, and add the begin of the tiles in each step.
+__device__ inline uint32_t tile_a(uint32_t smem, int stage) { return smem + uint32_t(sizeof(ElementA)) * kElementsA * stage; }
+__device__ inline uint32_t tile_b(uint32_t smem, int stage) {
+  return smem + uint32_t(sizeof(ElementA)) * kElementsA * kStages + uint32_t(sizeof(ElementB)) * kElementsB * stage;
+}
 
 // --- global to shared memory ---------------------------------------------------------
 
@@ -291,14 +304,13 @@ struct Cover {
   }
 };
 
-/// Copies kBytes where `copies`; those from `valid` on are zeros and are not read.
+/// Copies kBytes to shared memory where `copies`; those from `valid` on are zeros and are not read.
 template <int kBytes>
-__device__ void copy_async(void* target, void const* source, int valid, bool copies = true) {
-  uint32_t const address = cast_smem_ptr_to_uint(target);
+__device__ void copy_async(uint32_t smem, void const* source, int valid, bool copies = true) {
   if constexpr (kBytes == 16) {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2; }" :: "r"(address), "l"(source), "r"(valid), "r"(int(copies)));
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2; }" :: "r"(smem), "l"(source), "r"(valid), "r"(int(copies)));
   } else {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0; @p cp.async.ca.shared.global [%0], [%1], %2, %3; }" :: "r"(address), "l"(source), "n"(kBytes), "r"(valid), "r"(int(copies)));
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0; @p cp.async.ca.shared.global [%0], [%1], %2, %3; }" :: "r"(smem), "l"(source), "n"(kBytes), "r"(valid), "r"(int(copies)));
   }
 }
 
@@ -331,24 +343,27 @@ struct AsyncLoad {
   /// Loads the tile whose first k lies `begin` elements from the beginning of K. Places beyond
   /// `depth` are zeros. Rows beyond the last one keep what was there: it only reaches sums that
   /// are dropped.
-  __device__ void fetch(int64_t begin, int depth, Element* tile) {
+  __device__ void fetch(int64_t begin, int depth, uint32_t smem) {
     char const* line = source + begin * int(sizeof(Element));
     int const fast = Threads::fast() * kVector, slow = Threads::slow();
     int const first = offset(fast, slow);
     Threads::each([&](int f, int s) {
       // Steps of whole periods do not change the swizzle: they add a constant.
       int const place = kPeriodic ? first + offset(f * kStepFast, s * kStepSlow) : offset(fast + f * kStepFast, slow + s * kStepSlow);
+      uint32_t const target = smem + uint32_t(sizeof(Element)) * place;
       int const left = max(0, min(kVector, (kAlongK ? depth : rows) - fast - f * kStepFast)) * int(sizeof(Element));
       if constexpr (kAlongK) {
-        if (slow + s * kStepSlow < rows) copy_async<kBytes>(tile + place, line + f * fast_step, left);
+        // A predicate keeps the loop whole, but each copy of 4 bytes that may have fewer would find its source anew.
+        bool const inside = slow + s * kStepSlow < rows;
+        if (kBytes > 4 || kVector == 1 || inside) copy_async<kBytes>(target, line + f * fast_step, left, inside);
       } else {
-        copy_async<kBytes>(tile + place, line + f * fast_step, slow + s * kStepSlow < depth ? left : 0);
+        copy_async<kBytes>(target, line + f * fast_step, slow + s * kStepSlow < depth ? left : 0);
       }
       if (f + 1 == Threads::kRepeatFast) line += slow_step;
     });
   }
 
-  __device__ void place(Element*) {}
+  __device__ void place(uint32_t) {}
 };
 
 using LoadA = AsyncLoad<float, SharedA, kTileM, true, true, 1, 32>;
@@ -385,29 +400,24 @@ __device__ inline int warp_n() { return threadIdx.x / 32 / kWarpsM; }
 using FragmentA = uint32_t[kMmasM][4];
 using FragmentB = uint32_t[kMmasN][2];
 
-constexpr uint32_t kBeginA = 0, kBeginB = kStages * kElementsA * sizeof(ElementA);  // of the tiles in shared memory
-
 /// Reads the fragments of A of a step along K. Instruction i of the warp takes rows from
 /// 16 * (warp_m() + kWarpsM * i) on.
-__device__ inline void read_a(uint8_t const* shared, int stage, int step, FragmentA& fragment) {
+__device__ inline void read_a(uint32_t smem, int step, FragmentA& fragment) {
   // Lane 8 * j + r passes row r of matrix j.
   int const matrix = threadIdx.x % 32 / 8, line = threadIdx.x % 8;
-  // In 32 bits throughout: NVRTC would keep a pointer's 64, and add the begin of the tiles in each step.
-  uint32_t const smem = cast_smem_ptr_to_uint(shared) + uint32_t(sizeof(ElementA)) * kElementsA * stage;
   constexpr int kChunk = 16 / int(sizeof(ElementA));
   int const row = 16 * warp_m() + 8 * (matrix % 2) + line;
   int const first = SharedA{}(row, step * kMmaK + kChunk * (matrix / 2));
 #pragma unroll
   for (int i = 0; i < kMmasM; ++i) {
     int const offset = first + SharedA{}(16 * kWarpsM * i, 0);  // whole atoms on
-    ldmatrix_x4(fragment[i], smem + uint32_t(sizeof(ElementA)) * offset + kBeginA);
+    ldmatrix_x4(fragment[i], smem + uint32_t(sizeof(ElementA)) * offset);
   }
 }
 
 /// Reads the fragments of B of a step along K. Instruction i of the warp takes columns from
 /// 8 * (warp_n() + kWarpsN * i) on.
-__device__ inline void read_b(uint8_t const* shared, int stage, int step, FragmentB& fragment) {
-  auto const* const tile = reinterpret_cast<uint32_t const*>(shared + kBeginB) + stage * kElementsB;
+__device__ inline void read_b(uint32_t smem, int step, FragmentB& fragment) {
   int const lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < kMmasN; ++i) {
@@ -415,7 +425,7 @@ __device__ inline void read_b(uint8_t const* shared, int stage, int step, Fragme
     for (int j = 0; j < 2; ++j) {
       int const row = 8 * (warp_n() + kWarpsN * i) + lane / 4;
       int const k = lane % 4 + 4 * j;
-      fragment[i][j] = tile[SharedB{}(row, k) + SharedB{}(0, step * kMmaK)];
+      fragment[i][j] = load_shared(smem + uint32_t(sizeof(ElementB)) * (SharedB{}(row, k) + SharedB{}(0, step * kMmaK)));
     }
   }
 }
@@ -487,13 +497,12 @@ __device__ inline void accumulate(Params const& p, Tile const& tile, int first, 
   int64_t batch[kBatchModes];
   unravel(tile.batch, p.batch, batch);
 
-  auto* const shared_a = reinterpret_cast<ElementA*>(shared);
-  auto* const shared_b = reinterpret_cast<ElementB*>(shared_a + kStages * kElementsA);
+  uint32_t const smem = cast_smem_ptr_to_uint(shared);
   FragmentA fragment_a[kSteps];
   FragmentB fragment_b[kSteps];
   auto const read = [&](int step, int stage) {
-    read_a(shared, stage, step, fragment_a[step]);
-    read_b(shared, stage, step, fragment_b[step]);
+    read_a(tile_a(smem, stage), step, fragment_a[step]);
+    read_b(tile_b(smem, stage), step, fragment_b[step]);
   };
 
   LoadA load_a(p.a, dot(batch, p.a.batch), tile.m, tile.rows);
@@ -503,13 +512,13 @@ __device__ inline void accumulate(Params const& p, Tile const& tile, int first, 
   auto const fetch = [&](int stage) {
     if (left <= 0) return;
     int const depth = next.depth(p);
-    load_a.fetch(next.offset_a, depth, shared_a + stage * kElementsA);
-    load_b.fetch(next.offset_b, depth, shared_b + stage * kElementsB);
+    load_a.fetch(next.offset_a, depth, tile_a(smem, stage));
+    load_b.fetch(next.offset_b, depth, tile_b(smem, stage));
   };
   auto const place = [&](int stage) {
     if (left <= 0) return;
-    load_a.place(shared_a + stage * kElementsA);
-    load_b.place(shared_b + stage * kElementsB);
+    load_a.place(tile_a(smem, stage));
+    load_b.place(tile_b(smem, stage));
     --left;
     if (left > 0) next.advance(p);
   };
@@ -644,8 +653,12 @@ __device__ void epilogue(Params const& p, Tile const& tile, int first_row, uint8
 /// workspace and kFinish adds them, always in the same order.
 enum class Pass { kWhole, kPartial, kFinish };
 
+/// Blocks for which an SM has registers, where a thread has its sums and a hundred others: an allocation of a few more would cost
+/// one of them its place.
+constexpr int kRegisters = 65536, kOthers = 104, kFit = kRegisters / (kThreads * (kSums + kOthers));
+
 template <Pass kPass>
-__global__ void __launch_bounds__(kThreads) gemm(__grid_constant__ Params const p) {
+__global__ void __launch_bounds__(kThreads, kPass == Pass::kFinish || kFit < 2 ? 1 : kFit) gemm(__grid_constant__ Params const p) {
   extern __shared__ __align__(128) uint8_t shared[];
   int64_t const block = block_index();
   int64_t const tiles = int64_t(p.tiles_m) * p.tiles_n * p.batches;
@@ -731,14 +744,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_a1e43c1198d988e3_kernel
+}  // namespace ucc_189b716d0a251946_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_a1e43c1198d988e3(
+extern "C" int32_t ucc_189b716d0a251946(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* launch_parameters,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_a1e43c1198d988e3_kernel;
+  using namespace ucc_189b716d0a251946_kernel;
   for (int i = 0; i < 3; ++i) {
     if (e[i] < 1) return 1;
   }

@@ -258,7 +258,7 @@ def few_rows() -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("make_plan", "builder"), [(biased, "staged-b"), (half, "nvcc"), (sm80, "nvcc"), (few_rows, "divided")]
+    ("make_plan", "builder"), [(biased, "staged-b"), (half, "nvcc"), (sm80, "divided"), (few_rows, "divided")]
 )
 def test_auto_is_nvrtc_where_it_serves_else_nvcc(
     make_plan: Callable[[], Plan], builder: str, tools: Toolchain, cache: Cache
