@@ -3,8 +3,8 @@
     python -m benchmarks.family_builds --out FILE [--rounds 1] [--paths auto,nvcc]
 
 Claim: a kernel of every family is built in at most 4 s. Each kernel is built into an empty cache, one after the other, the
-build paths in turns. What a machine's kernels share of the host's side is built before. Nothing is launched; run it on an
-idle machine.
+build paths in turns, and a line says of which phases. What a machine's kernels share of the host's side is built before.
+Nothing is launched; run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -17,46 +17,114 @@ from pathlib import Path
 from types import MappingProxyType
 from unittest import mock
 
-from benchmarks import build_time, harness
+from benchmarks import harness
 from benchmarks.build_time import timed
 from benchmarks.harness import Row
 from tests.emit import divided_kernels
 from ucutlass.backend import build_sources, toolchain
+from ucutlass.emit import NotServed, emit, parts
 from ucutlass.emit.text import Source
+from ucutlass.ir.elements import F32
+from ucutlass.ir.hardware import ARCHES, DEVICES
 from ucutlass.kernels.planned import Plan
+from ucutlass.kernels.recurrence import problem as recurrence
+from ucutlass.kernels.recurrence.planner import plan_recurrence
 from ucutlass.runtime.build import Artifact
+from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.jit import nvrtc_build
 from ucutlass.runtime.switches import CACHE_DIR, BuildPath, build_path_named
 
 PROGRAMS: Mapping[str, str] = MappingProxyType(
     {
         **divided_kernels.KERNELS,
-        "product by wgmma": build_time.PROGRAM.format(
-            epilogue=build_time.FIRST, schedule=build_time.SCHEDULE
-        ),
+        **{
+            name: f"kernel k{text}"
+            for name, text in {
+                "product by wgmma": "(x: bf16[M=4096, K=4096], w: bf16[N=4096, K=4096], b: bf16[N=4096]) -> "
+                "bf16[M=4096, N=4096] { return gelu(dot[K](x, w) + b) }",
+                "product of f8": "(x: e4m3[M=4096, K=4096], w: e4m3[N=4096, K=4096]) -> bf16[M=4096, N=4096] "
+                "{ return dot[K](x, w) }",
+                "product of f32": "(x: f32[M=2048, K=2048], w: f32[N=2048, K=2048]) -> f32[M=2048, N=2048] "
+                "{ return dot[K](x, w) }",
+                "product of two batch dimensions": "(x: bf16[B=8, S=512, H=16, D=128], y: bf16[B=8, T=512, H=16, D=128]) -> "
+                "bf16[B=8, H=16, S=512, T=512] { return dot[D](x, y) }",
+                "contraction of two dimensions": "(x: bf16[B=512, H=16, D=128], w: bf16[H=16, D=128, N=2048]) -> "
+                "bf16[B=512, N=2048] { return dot[H, D](x, w) }",
+                "gated product": "(x: bf16[M=4096, K=2048], w: bf16[N=4096, K=2048], v: bf16[N=4096, K=2048]) -> "
+                "bf16[M=4096, N=4096] { return silu(dot[K](x, w)) * dot[K](x, v) }",
+                "narrow weights": "(x: bf16[M=64, (G J=128)], w: s8[N=4096, (G=32 J=128)], s: f32[N=4096, G=32]) -> "
+                "bf16[M=64, N=4096] { return sum[G](dot[J](x, bf16(w)) * s) }",
+                "attention of f32": "(q: f32[B=2, H=8, S=512, D=64], k: f32[B=2, H=8, T=512, D=64], "
+                "v: f32[B=2, H=8, T=512, D=64]) -> f32[B=2, H=8, S=512, D=64] "
+                "{ return dot[T](softmax[T](0.125 * dot[D](q, k)), v) }",
+                "attention of one query": "(q: bf16[B=2, H=8, S=1, D=64], k: bf16[B=2, H=8, T=4096, D=64], "
+                "v: bf16[B=2, H=8, T=4096, D=64]) -> bf16[B=2, H=8, S=1, D=64] "
+                "{ return dot[T](bf16(softmax[T](0.125 * dot[D](q, k))), v) }",
+                "rows of a megabyte": "(x: bf16[M=64, N=262144]) -> bf16[M=64, N=262144] { return softmax[N](x) }",
+                "sums of columns": "(x: f32[M=65536, N=512]) -> f32[N=512] { return sum[M](x) }",
+                "scan": "(x: f32[M=64, N=16384]) -> f32[M=64, N=16384] { return cumsum[N](x) }",
+                "pointwise": "(x: f32[M=4096, N=4096], y: f32[M=4096, N=4096]) -> f32[M=4096, N=4096] "
+                "{ return gelu(x) * y }",
+            }.items()
+        },
     }
 )
 
-OF_NVCC = frozenset({"product by wgmma"})
-"""Kernels of which nvcc builds a form of CUTLASS's collectives, in half a minute."""
+RECURRENT = "recurrent layers"
+
+KERNELS = (*PROGRAMS, RECURRENT)
 
 
-def build(source: Source, plan: Plan, path: BuildPath, folder: Path) -> str:
-    """Returns the builder. Raises SystemExit where the kernel is not built."""
+def planned(name: str) -> tuple[Source, Plan]:
+    """Returns a kernel; that of recurrent layers computes a torch function, and no program's text has it alone."""
+    if name != RECURRENT:
+        return divided_kernels.planned(PROGRAMS[name])
+    gates, layers, hidden = 4, 2, 256
+    weights = [
+        (gates * hidden, hidden),
+        (gates * hidden, hidden),
+        (gates * hidden,),
+        (gates * hidden,),
+    ] * layers
+    shapes = [(64, 10, hidden), (layers, 10, hidden), (layers, 10, hidden), *weights]
+    problem = recurrence.problem_of("lstm", {"layers": layers}, (0,), [F32] * len(shapes), shapes)
+    kernel = None if problem is None else plan_recurrence(problem, ARCHES["sm90a"], DEVICES["H100-SXM"])
+    if kernel is None:
+        raise SystemExit("no kernel serves the recurrent layers")
+    return emit(kernel.plan, ""), kernel.plan
+
+
+def build(source: Source, plan: Plan, path: BuildPath, folder: Path) -> Artifact:
+    """Raises SystemExit where the kernel is not built."""
     with mock.patch.dict(os.environ, {CACHE_DIR: str(folder)}):
         (result,) = build_sources([(source, plan)], build_path=path)
     if not isinstance(result, Artifact):
         raise SystemExit(f"a kernel was not built: {result}")
-    return result.builder
+    return result
 
 
 def row(name: str, path: BuildPath) -> Row:
-    source, plan = divided_kernels.planned(PROGRAMS[name])
-    builders: list[str] = []
+    source, plan = planned(name)
+    built: list[Artifact] = []
     with tempfile.TemporaryDirectory() as root:
-        if name == "product by wgmma" and path != "nvcc":  # what all of them share on a machine
-            build_time.build([build_time.plan(build_time.FIRST, build_time.WARMUP)], Path(root))
-        seconds = timed(lambda: builders.append(build(source, plan, path, Path(root))))
-    return {"kernel": name, "path": path, "builder": builders[0], **seconds}
+        if path != "nvcc" and _is_lean(plan):  # what all of them share on a machine
+            nvrtc_build.driver(toolchain(), Cache(Path(root), 2**33))
+        seconds = timed(lambda: built.append(build(source, plan, path, Path(root))))
+    return {
+        "kernel": name,
+        "path": path,
+        "builder": built[0].builder,
+        "phases": dict(built[0].phases),
+        **seconds,
+    }
+
+
+def _is_lean(plan: Plan) -> bool:
+    try:
+        parts(plan)
+    except NotServed:
+        return False
+    return True
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -81,11 +149,15 @@ def main() -> None:
     paths = [path for path in map(build_path_named, options.paths.split(",")) if path is not None]
     rows: list[Row] = []
     for number in range(options.rounds):
-        for name in harness.selected(PROGRAMS, options, str):
+        for name in harness.selected(KERNELS, options, str):
             for path in paths[:: 1 if number % 2 == 0 else -1]:
-                if path != "nvcc" or name not in OF_NVCC:
+                if path != "nvcc" or not planned(name)[0].in_parts:
                     rows.append(row(name, path))
                     harness.write(options.out, {"versions": versions, "cores": os.cpu_count(), "rows": rows})
+                    phases = ", ".join(
+                        f"{phase} {seconds:.2f}" for phase, seconds in rows[-1]["phases"].items()
+                    )
+                    print(f"{name:34} {path:6} {rows[-1]['wall']:6.2f} s: {phases}", flush=True)
     print(f"{versions}, {os.cpu_count()} cores\n{table(rows)}")
 
 

@@ -34,7 +34,8 @@ LIMIT_SECONDS = 400.0
 
 
 def row(problem: Problem, builds: int, torch_first: bool) -> Row:
-    """`ours` and `compile` in seconds of whole processes; `ratio` is the first's share of the second."""
+    """`ours` and `compile` in seconds of whole processes; `ratio` is the first's share of the second. Of ours, `search` is
+    what the search took before the finalists were measured again, and `trials` says when each binary was timed."""
     with tempfile.TemporaryDirectory(prefix="ucutlass-wall-") as name:
         folder = Path(name)
         text = folder / "kernel.ucu"
@@ -53,15 +54,18 @@ def row(problem: Problem, builds: int, torch_first: bool) -> Row:
         seconds: dict[str, float] = {}
         for side in ("compile", "ours") if torch_first else ("ours", "compile"):
             command, environ = (tune, caches) if side == "ours" else (call, torch_caches)
-            seconds[side] = clocked(command, environ)
+            seconds[side], output = clocked(command, environ)
+            if side == "ours":
+                tuned = json.loads(output)
     ratio = seconds["ours"] / seconds["compile"]
-    return {"name": problem.name, "ok": True, **seconds, "ratio": ratio, "torch_first": torch_first}
+    parts = {"search": tuned["seconds"], "trials": [trial["at"] for trial in tuned["trials"]]}
+    return {"name": problem.name, "ok": True, **seconds, "ratio": ratio, **parts, "torch_first": torch_first}
 
 
-def clocked(command: tuple[str, ...], environ: Mapping[str, Path]) -> float:
-    """Raises CalledProcessError and TimeoutExpired."""
+def clocked(command: tuple[str, ...], environ: Mapping[str, Path]) -> tuple[float, bytes]:
+    """Returns the seconds and the output. Raises CalledProcessError and TimeoutExpired."""
     start = time.monotonic()
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", *command],
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -69,7 +73,7 @@ def clocked(command: tuple[str, ...], environ: Mapping[str, Path]) -> float:
         env=os.environ | {name: str(path) for name, path in environ.items()},
         timeout=LIMIT_SECONDS,
     )
-    return time.monotonic() - start
+    return time.monotonic() - start, done.stdout
 
 
 def call_compiled(problem: Problem) -> None:
@@ -98,7 +102,9 @@ def main() -> None:
             rows.append(row(problem, options.builds, number % 2 == 1))
             last = rows[-1]
             print(
-                f"{problem.name:34} ours {last['ours']:.1f} s  compile {last['compile']:.1f} s  {last['ratio']:.2f}"
+                f"{problem.name:34} ours {last['ours']:.1f} s (search {last['search']:.1f})  "
+                f"compile {last['compile']:.1f} s  {last['ratio']:.2f}",
+                flush=True,
             )
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as failed:
             words = str(getattr(failed, "stderr", b"") or failed)[-800:]
