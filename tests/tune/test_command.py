@@ -19,6 +19,8 @@ from ucutlass.runtime.store import EvidenceStore
 from ucutlass.runtime.subject import algorithm_digest
 from ucutlass.shapes import complete
 from ucutlass.tasks.tune import waking_kernel
+from ucutlass.tune.evaluator import EngineEvaluator
+from ucutlass.tune.job import TuningJob, job_of
 
 LINEAR = """kernel linear(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {
   return dot[K](x, w)
@@ -121,6 +123,21 @@ def test_the_fastest_wins_is_kept_and_written(machine: Machine, gpu: Gpu, progra
     chosen = frontend.plan_kernel(again, kernel, sizes, "sm90a").planned
     assert chosen.request.tile == (128, 128, 64) and chosen.request.swizzle == 2
     assert machine.ucc("fmt", "--check", program).status == 0
+
+
+def test_processes_get_ready_while_schedules_are_listed(
+    machine: Machine, gpu: Gpu, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def noted(*arguments: Any) -> TuningJob:
+        order.append("list")
+        return job_of(*arguments)
+
+    monkeypatch.setattr(EngineEvaluator, "prepare", lambda _: order.append("prepare"))
+    monkeypatch.setattr("ucutlass.cli.tune.job_of", noted)
+    assert machine.ucc("tune", program, *SIZES).status == 0
+    assert order[:2] == ["prepare", "list"]
 
 
 def test_words(machine: Machine, gpu: Gpu, program: Path) -> None:

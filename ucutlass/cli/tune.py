@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,7 +36,7 @@ from ucutlass.tune import shapes_file
 from ucutlass.tune.evaluator import EngineEvaluator
 from ucutlass.tune.job import JobEvaluator, TuningJob, TuningSettings, describe, job_of, prepare, tune
 from ucutlass.tune.policy import POLICIES, Name, SearchLimits
-from ucutlass.tune.shape_set import EvaluatorFactory, to_json, tune_set
+from ucutlass.tune.shape_set import to_json, tune_set
 from ucutlass.tune.source import ScheduleNotWritten, with_schedules
 
 Winners: TypeAlias = list[tuple[Mapping[str, int], Planned]]
@@ -158,14 +158,16 @@ def command(
                     show.note(f"ucc: {job.fixed.words}")
                 return job
 
-            def evaluator(job: TuningJob) -> JobEvaluator:
-                return EngineEvaluator(checked, program, job.sizes, target, seed, limit, wait, engine=hall)
+            def evaluator(sizes: Mapping[str, int]) -> JobEvaluator:
+                return EngineEvaluator(checked, program, sizes, target, seed, limit, wait, engine=hall)
 
             with progress(len(shapes), limits, as_json, lines) as on_job:
                 if listed is None:
-                    row, winners = _tuned(made(shapes[0].sizes), evaluator, settings, on_job)
+                    row, winners = _tuned(shapes[0].sizes, made, evaluator, settings, on_job)
                 else:
-                    done = tune_set(shapes, made, evaluator, settings, most=guards, on_job=on_job)
+                    done = tune_set(
+                        shapes, made, lambda job: evaluator(job.sizes), settings, most=guards, on_job=on_job
+                    )
                     row = to_json(done)
                     winners = [(s.shape.sizes, s.kernel) for s in done.shapes if s.kernel is not None]
         if writes and winners:
@@ -202,9 +204,15 @@ def _one(program: ir.Kernel, sizes: Sequence[str]) -> tuple[shapes_file.Weighted
 
 
 def _tuned(
-    job: TuningJob, evaluator_of: EvaluatorFactory, settings: TuningSettings, on_job: OnJob
+    sizes: Mapping[str, int],
+    job_at: Callable[[Mapping[str, int]], TuningJob],
+    evaluator_at: Callable[[Mapping[str, int]], JobEvaluator],
+    settings: TuningSettings,
+    on_job: OnJob,
 ) -> tuple[dict[str, Any], Winners]:
-    with closing(evaluator_of(job)) as evaluator:
+    with closing(evaluator_at(sizes)) as evaluator:
+        evaluator.prepare()  # its processes get ready while schedules are listed
+        job = job_at(sizes)
         outcome = tune(job, evaluator, settings, on_trial=on_job(0, job))
     winner = outcome.tuned.winner
     return describe(outcome, settings), [] if winner is None else [(job.sizes, winner.kernel)]

@@ -87,9 +87,10 @@ def tune(
     complete(kernel, sizes)  # the call's mistakes before the machine's
     settings = _settings(budget, builds, policy, seed, free)
     target, device = _machine(arch)
-    job = job_of(checked, kernel, sizes, target, device, free)
     evaluator = EngineEvaluator(checked, kernel, sizes, target, seed, LIMIT_SECONDS, WAIT_SECONDS)
     with closing(evaluator) as open_evaluator:
+        open_evaluator.prepare()  # its processes get ready while schedules are listed
+        job = job_of(checked, kernel, sizes, target, device, free)
         outcome = tune_job(job, open_evaluator, settings, on_trial=on_trial)
     return _result(describe(outcome, settings), outcome.gain)
 

@@ -61,6 +61,7 @@ class EngineEvaluator:
     _engine: Engine = field(init=False)
     _payload: dict[str, Any] = field(init=False)
     _best: float | None = None
+    _is_prepared: bool = False
     _builds: list[EngineTask] = field(default_factory=list)
     _stop: Event = field(default_factory=Event)
     _lock: Lock = field(default_factory=Lock)
@@ -70,8 +71,10 @@ class EngineEvaluator:
         self._engine = LocalEngine(on_wait=self.on_wait) if self.engine is None else self.engine
 
     def prepare(self) -> None:
-        """Starts the processes that will launch, so that they are ready when the first build is."""
-        self._engine.submit("prepare", {}, near=self.near)
+        """Starts the processes that will launch, so that they are ready when the first build is. Again does nothing."""
+        if not self._is_prepared:
+            self._is_prepared = True
+            self._engine.submit("prepare", {}, near=self.near)
 
     def build(self, groups: Sequence[BinaryGroup]) -> Sequence[FailedTrial | None]:
         others = {
