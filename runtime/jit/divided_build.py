@@ -32,8 +32,9 @@ _FATBIN, _DATA = "kernel.fatbin", "image.s"
 _HOST_LOG, _WRAP_LOG, _LINK_LOG = _LOGS = ("host.log", "fatbinary.log", "link.log")
 
 _PARAMETERS = ".ucc_parameters"
-_PARAMETER = 0x17
-"""EIATTR_KPARAM_INFO of an image's attributes: number, order and offset of a parameter, its size in the last 14 bits."""
+_PARAMETER, _LARGE_PARAMETER = 0x17, 0x45
+"""EIATTR_KPARAM_INFO and, of kernels with more than 4 KB of parameters, EIATTR_KPARAM_INFO_V2 of an image's attributes: number,
+order and offset of a parameter, and its size, in the last 14 bits of a word or in one of its own."""
 
 _OWN = f'#include "{DEVICE_HEADER}"\n'
 _HEADERS: Mapping[str, str] = MappingProxyType(
@@ -189,9 +190,9 @@ def _parameter_bytes(info: bytes) -> int:
     at = total = 0
     while at + 4 <= len(info):
         form, attribute, value = struct.unpack_from("<BBH", info, at)
-        if attribute == _PARAMETER:
+        if attribute in (_PARAMETER, _LARGE_PARAMETER):
             (packed,) = struct.unpack_from("<I", info, at + 12)
-            total += packed >> 18
+            total += packed >> 18 if attribute == _PARAMETER else packed
         at += 4 + (value if form == 4 else 0)
     return total
 

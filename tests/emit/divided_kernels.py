@@ -26,6 +26,8 @@ KERNELS: Mapping[str, str] = MappingProxyType(
     {
         "convolution by wgmma": _CONVOLUTION.format(t="bf16", c=64, k=64, more=""),
         "convolution in passes of f16": _CONVOLUTION.format(t="f32", c=64, k=64, more=""),
+        "parameters of more than 4 KB": "kernel k(x: bf16[N=8, D=7, H=8, W=9, C=32], w: bf16[C=32, T=4, R=4, S=4, K=64]) -> "
+        "bf16[N=8, O=20, P=23, Q=26, K=64] { return dot[T, R, S, C](x[3*D = O + 1 - T, 3*H = P + 1 - R, 3*W = Q + 1 - S], w) }",
         "convolution of columns": "kernel k(x: f32[N=8, C=48, H=28, W=28], w: f32[K=96, C=48, R=3, S=3]) -> "
         "f32[N=8, K=96, P=28, Q=28] { return dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w) }",
         "multistage convolution": _CONVOLUTION.format(t="f16", c=64, k=64, more=_MULTISTAGE),
