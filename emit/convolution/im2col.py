@@ -1,6 +1,6 @@
 """Convolution as an implicit GEMM of Hopper: TMA's im2col mode fills swizzled shared memory, wgmma
 multiplies, the multistage GEMM's epilogue stores. f32 is multiplied in three TF32 passes, with A in registers
-(`im2col_split.j2`), or in three f16 passes (`im2col_f16x3.j2`).
+(`im2col_split.j2`), or in three f16 passes (`im2col_f16x3.j2`), and TF32 in one of f16 too (`im2col_f16.j2`).
 
 A stage holds `parts` parts of K, each one tap of the windows and up to 128 bytes of channels. Layouts in
 shared memory and their descriptors are those of the PTX manual, "Asynchronous Warpgroup Level Matrix
@@ -20,10 +20,17 @@ from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.ir.elements import BF16, F16, F32, TF32
 from ucutlass.kernels.access import Reduction, Store
-from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule, OperandAccess, WgradSchedule
+from ucutlass.kernels.convolution.plan import (
+    IN_F16,
+    ConvolutionProblem,
+    Im2colSchedule,
+    OperandAccess,
+    WgradSchedule,
+)
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.smem import (
     CONSUMER_REGISTERS,
+    PARTS,
     deep,
     end_of_tiles,
     rows_staged,
@@ -43,7 +50,7 @@ INCLUDES = (
     "<cuda_runtime.h>",
     "<cuda/std/limits>",
 )
-F16X3_INCLUDES = ("<cuda_fp16.h>", "cutlass/half.h")
+F16_INCLUDES = ("<cuda_fp16.h>", "cutlass/half.h")
 
 RANGE_BLOCKS = 1024
 """Blocks that share a copy in f16 parts, of which each leaves the range that it has met."""
@@ -142,8 +149,10 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
         deep=whole_group,
         consumer_registers=CONSUMER_REGISTERS.get(schedule.groups),
         split=passes == "tf32x3",
-        parted=passes != "tensor",
+        in_f16=passes in IN_F16,
         f16x3=passes == "f16x3",
+        parts_of_a=PARTS[passes][0],
+        parts_of_b=PARTS[passes][1],
         range_blocks=RANGE_BLOCKS,
         chain=F16_CHAIN,
         split_k=schedule.split_k,
@@ -190,7 +199,7 @@ def hopper_values(
     compute_type, (tile_m, _, _) = _wgmma_type(problem), schedule.tile
     return {
         "includes": gemm_sm80.includes(
-            (*INCLUDES, *(F16X3_INCLUDES if problem.passes == "f16x3" else ())),
+            (*INCLUDES, *(F16_INCLUDES if problem.passes in IN_F16 else ())),
             convolution.numeric_includes(problem, str(values["arithmetic"])),
         ),
         "tile": schedule.tile,
@@ -212,7 +221,7 @@ def hopper_values(
 
 def _wgmma_type(problem: ConvolutionProblem) -> WgmmaType:
     """How wgmma takes what it reads: the compute type, or parts of it."""
-    return WGMMA_TYPES[F16.name if problem.passes == "f16x3" else problem.compute_type.name]
+    return WGMMA_TYPES[F16.name if problem.passes in IN_F16 else problem.compute_type.name]
 
 
 def check(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
@@ -248,7 +257,7 @@ def _stores_sums(
     """Whether results are stored from registers: those of f16 passes whose rows are neighbours in memory. Of rows that
     lie apart, sectors would be written in parts."""
     stored = all(isinstance(o, Store) for o in problem.gemm.outputs)
-    return stored and problem.passes == "f16x3" and layout.contiguous_mode == "m" and schedule.split_k == 1
+    return stored and problem.passes in IN_F16 and layout.contiguous_mode == "m" and schedule.split_k == 1
 
 
 def _stores_pairs(how: Im2col) -> bool:

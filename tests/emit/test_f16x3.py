@@ -1,4 +1,4 @@
-"""f32 as two f16 and a power of two, as kernels split it: the emitted functions, compiled for the host."""
+"""f32 as two f16 and a power of two, and TF32 as one, as kernels split them: the emitted functions, compiled for the host."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.emit import host_compiler
 from tests.emit.hopper import HEADERS
 from ucutlass.emit.environment import templates
+from ucutlass.ir.elements import TF32
+from ucutlass.reference.rounding import round_float
 
 Floats = npt.NDArray[np.float32]
 
@@ -36,6 +39,13 @@ extern "C" int wide_exponent(float largest, float other) { return bf16x3_exponen
 extern "C" void split_wide(float const* x, int64_t count, int e, uint32_t* hi, uint32_t* lo, uint32_t* rest) {
   for (int64_t i = 0; i < count; i += 2) split_bf16x3(x[i], x[i + 1], power_of_two(-e), hi[i / 2], lo[i / 2], rest[i / 2]);
 }
+extern "C" int usual_once(float largest) { return usual_f16(finite_magnitude(largest)) ? kUsualExponent : 0; }
+extern "C" void once(float const* x, int64_t count, int e, uint32_t* parts) {
+  for (int64_t i = 0; i < count; i += 2) parts[i / 2] = round_f16(x[i], x[i + 1], power_of_two(-e));
+}
+extern "C" void split_once(float const* x, int64_t count, int e, uint32_t* hi, uint32_t* lo) {
+  for (int64_t i = 0; i < count; i += 2) split_bf16x2(x[i], x[i + 1], power_of_two(-e), hi[i / 2], lo[i / 2]);
+}
 """
 
 
@@ -44,7 +54,18 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     program, folder = host_compiler.compiler(), tmp_path_factory.mktemp("f16x3")
     macros = "".join(
         f"{{{{ f16x3.{name}() }}}}"
-        for name in ("exponent", "usual_exponent", "range", "power", "split", "split_wide", "combine")
+        for name in (
+            "exponent",
+            "usual_exponent",
+            "range",
+            "power",
+            "split",
+            "wide_exponent",
+            "split_wide",
+            "once",
+            "split_tf32_bf16",
+            "combine",
+        )
     )
     functions = templates().from_string('{% import "hopper/f16x3.j2" as f16x3 %}' + macros).render()
     source = folder / "f16x3.cpp"
@@ -67,6 +88,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         ctypes.c_float,
     )
     built.wide.restype = ctypes.c_bool
+    built.usual_once.argtypes = (ctypes.c_float,)
     built.combine.argtypes = (ctypes.c_float, ctypes.c_float, ctypes.c_int)
     return built
 
@@ -179,6 +201,67 @@ def test_what_is_not_finite_stays_apart(library: ctypes.CDLL) -> None:
     np.testing.assert_array_equal(hi, [1, -1, 1, -1, 0, -(2.0**-133)])
     np.testing.assert_array_equal(lo[:5], 0)
     np.testing.assert_array_equal(rest, [np.inf, -np.inf, np.nan, np.nan, 0, 0])
+
+
+FINITE = [name for name in tensors() if name != "largest"]
+"""The tensors that TF32 does not round to infinity."""
+
+
+def as_tf32(x: Floats) -> npt.NDArray[np.float64]:
+    return round_float(torch.from_numpy(x).double(), TF32).numpy()
+
+
+@pytest.mark.parametrize("name", FINITE)
+def test_one_f16_is_the_element_of_tf32(name: str, library: ctypes.CDLL) -> None:
+    x = tensors()[name]
+    place = ctypes.c_void_p(x.ctypes.data)
+    e = library.tensor_exponent(place, ctypes.c_int64(x.size))
+    parts, exact = np.zeros(x.size, np.float16), as_tf32(x)
+    library.once(place, ctypes.c_int64(x.size), e, ctypes.c_void_p(parts.ctypes.data))
+    own = parts.astype(np.float64) * 2.0**e
+    assert (own == exact)[np.abs(exact) >= 2.0 ** (e - 14)].all()
+    assert (np.abs(own - exact) <= 2.0 ** (e - 24)).all() and ((own == 0) == (exact == 0)).all()
+
+
+@pytest.mark.parametrize(
+    ("largest", "usual"),
+    [(0.0, False), (2.0**-7, True), (0.99 * 2.0**-7, False), (31.9, True), (32.0, False)],
+)
+def test_the_usual_exponent_ends_far_below_the_largest_element(
+    largest: float, usual: bool, library: ctypes.CDLL
+) -> None:
+    e = library.usual_once(largest)
+    assert bool(e) == usual
+    assert not usual or (largest * 2.0**-e < 2.0**15 and 2.0 ** (e - 24) <= 2.0**-27 * largest)
+
+
+@pytest.mark.parametrize("name", FINITE)
+def test_two_bf16_of_one_sign_are_the_element_of_tf32(name: str, library: ctypes.CDLL) -> None:
+    x = tensors()[name]
+    e = library.wide_exponent(float(np.abs(x).max()), 1.0)
+    hi, lo = split_once(library, x, e)
+    exact = as_tf32(x) * 2.0**-e
+    large = np.abs(exact) >= 2.0**-122
+    assert np.isfinite(hi).all() and (hi + lo == exact)[large].all()
+    assert (np.abs(hi + lo - exact) <= 2.0**-122).all()
+    assert ((hi == 0) == (exact == 0))[large].all() and ((lo == 0) == (exact == 0)).all()
+    assert (hi * lo >= 0).all()
+
+
+def split_once(library: ctypes.CDLL, x: Floats, e: int) -> list[npt.NDArray[np.float64]]:
+    """Both parts in f64."""
+    parts = [np.zeros(x.size, np.uint16) for _ in range(2)]
+    places = (ctypes.c_void_p(part.ctypes.data) for part in parts)
+    library.split_once(ctypes.c_void_p(x.ctypes.data), ctypes.c_int64(x.size), e, *places)
+    return [(part.astype(np.uint32) << 16).view(np.float32).astype(np.float64) for part in parts]
+
+
+def test_what_is_not_finite_stays_apart_in_two_bf16(library: ctypes.CDLL) -> None:
+    largest = np.finfo(np.float32).max
+    x = np.array([np.inf, -np.inf, *PAYLOADS, largest, 0.0], np.float32)
+    hi, lo = split_once(library, x, 0)
+    np.testing.assert_array_equal(hi, [1, -1, 1, -1, 1, 0])
+    np.testing.assert_array_equal(lo, [np.inf, -np.inf, np.nan, np.nan, np.inf, 0])
 
 
 @given(main=st.floats(-(2.0**60), 2.0**60, width=32, allow_subnormal=False), e=st.integers(-252, 226))

@@ -1,5 +1,5 @@
-"""f32 convolutions in three f16 passes on a GPU: against the float64 interpreter, and of any range of elements no worse
-than eager f32."""
+"""Convolutions of f32 in three f16 passes and of TF32 in one on a GPU: against the float64 interpreter, and of any range of
+elements no worse than eager."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from tests.kernels.test_convolution_passes import (
 )
 from tests.kernels.test_convolution_row_reductions import APART
 from tests.kernels.test_stacked_windows import VOLUMES
+from ucutlass.agent.compute_type_casts import in_compute_type
 from ucutlass.ir.hardware import arch_for
 from ucutlass.runtime import verify
 from ucutlass.runtime.inputs import generate
@@ -76,10 +77,16 @@ def hopper() -> None:
         pytest.skip("no Hopper GPU")
 
 
+def one_pass(text: str) -> str:
+    """The program of three f16 passes in TF32, and one."""
+    return in_compute_type(text, "k", "tf32").replace("math f16x3", "math f16")
+
+
+@pytest.mark.parametrize("math", ["f16x3", "f16"])
 @pytest.mark.parametrize("name", CASES)
-def test_values(name: str) -> None:
+def test_values(name: str, math: str) -> None:
     text, extents = CASES[name]
-    kernel = ucutlass.loads(text)
+    kernel = ucutlass.loads(text if math == "f16x3" else one_pass(text))
 
     def launch(arguments: Sequence[Any], outputs: Sequence[Tensor]) -> None:
         kernel(*arguments, out=outputs[0])
@@ -93,9 +100,11 @@ def test_values(name: str) -> None:
         assert verdict.ok, f"{distribution}: {verdict}"
 
 
+@pytest.mark.parametrize("math", ["f16x3", "f16"])
 @pytest.mark.parametrize("wide", ["by one element", "by an image", "by a filter"])
-def test_any_range_of_elements_is_no_worse_than_eager(wide: str) -> None:
-    kernel = ucutlass.loads(passed(LINE, "f16x3"))
+def test_any_range_of_elements_is_no_worse_than_eager(wide: str, math: str) -> None:
+    text = passed(LINE, "f16x3")
+    kernel = ucutlass.loads(text if math == "f16x3" else one_pass(text))
     generator = torch.Generator("cuda").manual_seed(0)
     x = torch.randn(8, 300, 64, device="cuda", generator=generator) * 1e-3
     w = torch.randn(96, 3, 64, device="cuda", generator=generator)
@@ -108,7 +117,7 @@ def test_any_range_of_elements_is_no_worse_than_eager(wide: str) -> None:
     rows, taps = x.permute(0, 2, 1), w.permute(0, 2, 1)
     exact = conv1d(rows.double(), taps.double()).permute(0, 2, 1)
     sums = conv1d(rows.double().abs(), taps.double().abs()).permute(0, 2, 1)
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = math == "f16"
     eager = (conv1d(rows, taps).permute(0, 2, 1).double() - exact).abs() / sums
     own = (kernel(x, w).double() - exact).abs() / sums
     assert own.max() <= 2 * eager.max()

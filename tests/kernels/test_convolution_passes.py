@@ -1,4 +1,5 @@
-"""f32 convolutions by wgmma in three passes of TF32 or of f16, on the host behind the emulator."""
+"""Convolutions of f32 by wgmma in three passes of TF32 or of f16, and of TF32 in one of f16, on the host behind the
+emulator."""
 
 from __future__ import annotations
 
@@ -17,14 +18,17 @@ from torch.nn.functional import conv1d
 from tests.emit import emulator
 from tests.emit.harness import HOST_SHIM
 from tests.kernels.convolution_emulated import call, judge, plan
+from ucutlass.agent.compute_type_casts import in_compute_type
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import emit
+from ucutlass.ir.elements import TF32
 from ucutlass.kernels.convolution.plan import ConvolutionPlan, Im2colSchedule, RegisterTileSchedule
 from ucutlass.kernels.planned import Planned
+from ucutlass.reference.rounding import round_float
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
-Passes = Literal["tf32x3", "f16x3"]
+Passes = Literal["tf32x3", "f16x3", "f16"]
 
 FORWARD = """kernel k(x: f32[B, C, H, W], w: f32[F, C, R=3, S=3], b: f32[F]) -> f32[B, F, P=H, Q=W] {
   return relu(dot[C, R, S](x[H = P + R - 1, W = Q + S - 1], w) + b)
@@ -56,6 +60,9 @@ VOLUME = """kernel k(x: f32[B, C, D, H, W], w: f32[F, C, T=3, R=3]) -> f32[B, F,
 SMALLEST = """kernel k(x: f32[B, C, H, W], w: f32[K, C, R=3, S=3]) -> f32[B, P=H, Q=W] {
   return min[K](dot[C, R, S](x[H = P + R - 1, W = Q + S - 1], w))
 }"""
+SMALLEST_APART = """kernel k(x: f32[B, C, H, W], w: f32[C, K, R=3, S=3], b: f32[K]) -> f32[B, P=2*H, Q=2*W] {
+  return min[K](dot[C, R, S](x[2*H = P + 1 - R, 2*W = Q + 1 - S], w) + b)
+}"""
 GROUPED = """kernel k(x: f32[B, G, C, H, W], w: f32[G, F, C, R=3, S=3]) -> f32[B, G, F, P=H-2, Q=W-2] {
   return dot[C, R, S](x[H = P + R, W = Q + S], w)
 }"""
@@ -67,6 +74,8 @@ def scheduled(text: str, schedule: str) -> str:
 
 
 def passed(text: str, passes: Passes, schedule: str = "") -> str:
+    """The program in these passes, in TF32 where it is one of f16."""
+    text = in_compute_type(text, "k", "tf32").rstrip() if passes == "f16" else text
     return scheduled(text, f"warps cooperative  math {passes}  {schedule}")
 
 
@@ -164,6 +173,46 @@ CASES = {
         "f16x3", SMALLEST, {"B": 2, "C": 16, "H": 6, "W": 7, "K": 40}, (64, 64, 64), 16
     ),
 }
+CASES |= {
+    "f16, a transposed copy": Case(
+        "f16", FORWARD, {"B": 1, "C": 40, "H": 8, "W": 7, "F": 20}, (64, 32, 64), 64, "fold no"
+    ),
+    "f16, two warp groups": Case(
+        "f16", FORWARD, {"B": 1, "C": 70, "H": 16, "W": 13, "F": 130}, (128, 128, 64), 32, "tile 128x128x64"
+    ),
+    "f16, three warp groups, two tensors of columns": Case(
+        "f16", TWO, {"B": 1, "C": 64, "H": 9, "W": 13, "F": 60}, (192, 64, 64), 64, "tile 192x64x64"
+    ),
+    "f16, columns of no whole instruction": Case(
+        "f16", FORWARD, {"B": 1, "C": 64, "H": 9, "W": 13, "F": 44}, (64, 48, 64), 64, "tile 64x48x64"
+    ),
+    "f16, as it lies": Case("f16", STRIDED, {"N": 2, "H": 9, "W": 7, "C": 24, "K": 24}, (64, 32, 64), 32),
+    "f16, folded taps": Case(
+        "f16", STRIDED, {"N": 2, "H": 9, "W": 7, "C": 4, "K": 24}, (64, 32, 64), 16, "fold yes"
+    ),
+    "f16, few channels": Case(
+        "f16", STRIDED, {"N": 2, "H": 9, "W": 7, "C": 3, "K": 24}, (64, 32, 64), 16, "fold no"
+    ),
+    "f16, transposed": Case(
+        "f16", TRANSPOSED, {"B": 2, "C": 24, "H": 6, "W": 7, "F": 20}, (64, 32, 64), 32, "fold no"
+    ),
+    "f16, results between neighbours": Case(
+        "f16", TRANSPOSED, {"B": 2, "C": 24, "H": 6, "W": 7, "F": 20}, (64, 64, 64), 32, "fold yes"
+    ),
+    "f16, grouped": Case(
+        "f16", GROUPED, {"B": 2, "G": 3, "C": 16, "H": 7, "W": 8, "F": 20}, (64, 64, 64), 16, "fold no"
+    ),
+    "f16, a sum shared by a cluster": Case(
+        "f16", FORWARD, {"B": 1, "C": 70, "H": 8, "W": 6, "F": 20}, (64, 32, 64), 32, "split_k 2"
+    ),
+    "f16, mirrored taps share rows": Case(
+        "f16", BACKWARD, {"B": 2, "C": 64, "H": 5, "W": 34, "F": 40}, (192, 64, 64), 64, "fold rows"
+    ),
+    "f16, taps of groups share rows": Case(
+        "f16", GROUPED, {"B": 2, "G": 3, "C": 16, "H": 7, "W": 8, "F": 20}, (192, 32, 16), 16, "fold rows"
+    ),
+    "f16, rows reduced": Case("f16", SMALLEST, {"B": 2, "C": 16, "H": 6, "W": 7, "K": 40}, (64, 48, 64), 16),
+}
 QUICK = (
     "tf32x3, producer of its own",
     "tf32x3, strided",
@@ -175,13 +224,16 @@ QUICK = (
     "f16x3, folded taps",
     "f16x3, transposed",
     "f16x3, taps share rows",
+    "f16, a transposed copy",
+    "f16, results between neighbours",
+    "f16, mirrored taps share rows",
 )
 
 
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 )
-def test_three_passes_are_right(name: str) -> None:
+def test_passes_are_right(name: str) -> None:
     case = CASES[name]
     text = passed(case.text, case.passes, case.schedule)
     planned = plan(text, case.sizes, "sm90a")
@@ -213,9 +265,16 @@ def built(passes: Passes, shared: bool = False) -> tuple[Any, Planned]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["", "taps share rows"])
+LINES: tuple[tuple[Passes, bool], ...] = (("f16x3", False), ("f16x3", True), ("f16", False), ("f16", True))
+
+
+@pytest.fixture(
+    scope="module",
+    params=LINES,
+    ids=[f"{passes}, taps share rows" if shared else passes for passes, shared in LINES],
+)
 def line(request: pytest.FixtureRequest) -> tuple[Any, Planned]:
-    return built("f16x3", request.param)
+    return built(*request.param)
 
 
 def _convolved(line: tuple[Any, Planned], x: Tensor, w: Tensor) -> Tensor:
@@ -229,6 +288,13 @@ def _convolved(line: tuple[Any, Planned], x: Tensor, w: Tensor) -> Tensor:
 
 def _exact(x: Tensor, w: Tensor) -> Tensor:
     return conv1d(x.double().permute(0, 2, 1), w.double().permute(0, 2, 1)).permute(0, 2, 1)
+
+
+def _expected(line: tuple[Any, Planned], x: Tensor, w: Tensor) -> Tensor:
+    """The results of the operands as the kernel's compute type has them."""
+    if line[1].request.math == "f16":
+        x, w = (round_float(operand.double(), TF32) for operand in (x, w))
+    return _exact(x, w)
 
 
 def _drawn(x_scale: float, w_scale: float) -> tuple[Tensor, Tensor]:
@@ -245,14 +311,14 @@ def _drawn(x_scale: float, w_scale: float) -> tuple[Tensor, Tensor]:
 )
 def test_any_magnitude_keeps_its_bits(line: tuple[Any, Planned], x_scale: float, w_scale: float) -> None:
     x, w = _drawn(x_scale, w_scale)
-    exact, sums = _exact(x, w), _exact(x.abs(), w.abs())
+    exact, sums = _expected(line, x, w), _exact(x.abs(), w.abs())
     error = (_convolved(line, x, w).double() - exact).abs()
     assert (error <= 2.0**-20 * sums + 2.0**-148).all()
 
 
 @pytest.mark.parametrize("wide", ["neither", "x, by one element", "x, by an image", "w", "both"])
 def test_elements_of_any_range_keep_their_bits(line: tuple[Any, Planned], wide: str) -> None:
-    """Operands whose chunks span more than f16 parts do are multiplied as three bf16."""
+    """Operands whose chunks span more than f16 parts do are multiplied as bf16."""
     x, w = _drawn(1e-3, 1e-3)
     if wide == "neither":
         x *= 2.0 ** torch.linspace(-21, 0, x.numel()).view(x.shape)
@@ -265,7 +331,7 @@ def test_elements_of_any_range_keep_their_bits(line: tuple[Any, Planned], wide: 
     if wide == "both":
         x[3] *= 1e-12
     x[2, 5], x[6, 3, 2], w[2, 1, 3] = 0.0, torch.inf, torch.nan
-    exact, y = _exact(x, w), _convolved(line, x, w)
+    exact, y = _expected(line, x, w), _convolved(line, x, w)
     finite = exact.isfinite()
     torch.testing.assert_close(y.isnan(), exact.isnan())
     assert torch.equal(y[exact.isinf()].double(), exact[exact.isinf()])
@@ -282,7 +348,7 @@ def test_what_is_not_finite_stays_where_it_is(line: tuple[Any, Planned]) -> None
     x[4, :, 2], x[5, :, :], x[6, :, :] = 1.0, x[5] * 2.0**-60, 0.0
     w[0, 1, 1], w[1, 1, 1], w[2, 1, 1], w[3, 1, 1] = torch.inf, -torch.inf, payload[0], payload[1]
     w[4, :, 2], w[5, :, :], w[6, :, :], w[7, 0, 1] = 1.0, w[5] * 2.0**-60, 0.0, torch.inf
-    y, expected = _convolved(line, x, w), _exact(x, w).float()
+    y, expected = _convolved(line, x, w), _expected(line, x, w).float()
     torch.testing.assert_close(y.isnan(), expected.isnan())
     infinite = expected.isinf()
     assert infinite.any() and torch.equal(y[infinite], expected[infinite])
@@ -408,6 +474,38 @@ def test_few_tiles_of_f16_passes_share_their_sums(channels: int, split_k: int | 
     sizes = {"B": 2, "C": channels, "H": 14, "W": 14, "F": 256}
     request = plan(scheduled(FORWARD, "warps cooperative  math f16x3"), sizes, "sm90a").request
     assert request.split_k == split_k
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "math"),
+    [
+        (FORWARD, {"B": 8, "C": 64, "H": 112, "W": 112, "F": 64}, "f16"),
+        (TRANSPOSED, {"B": 32, "C": 64, "H": 64, "W": 64, "F": 128}, "f16"),
+        (SMALLEST_APART, {"B": 16, "C": 64, "H": 64, "W": 64, "K": 128}, "f16"),
+        (STRIDED, {"N": 32, "H": 56, "W": 56, "C": 64, "K": 64}, None),
+    ],
+    ids=["copied", "transposed", "rows that lie apart, reduced", "as it lies"],
+)
+def test_tf32_is_multiplied_as_f16_where_that_was_faster(
+    text: str, sizes: Mapping[str, int], math: str | None
+) -> None:
+    planned = plan(in_compute_type(text, "k", "tf32"), sizes, "sm90a")
+    assert isinstance(planned.plan, ConvolutionPlan) and isinstance(planned.plan.schedule, Im2colSchedule)
+    assert planned.request.math == math
+
+
+def test_prices_of_one_f16_pass_are_those_that_were_measured() -> None:
+    """Layers that an H100 ran in TF32, in microseconds."""
+    measured = (
+        ({"B": 64, "C": 64, "H": 128, "W": 128, "F": 128}, "fold no  tile 128x128x64", 741.8),
+        ({"B": 64, "C": 64, "H": 128, "W": 128, "F": 128}, "fold rows", 811.8),
+        ({"B": 32, "C": 256, "H": 28, "W": 28, "F": 256}, "fold no  tile 128x128x64", 112.9),
+        ({"B": 32, "C": 256, "H": 28, "W": 28, "F": 256}, "fold rows", 118.5),
+        ({"B": 64, "C": 32, "H": 112, "W": 112, "F": 32}, "fold rows", 256.2),
+    )
+    for sizes, schedule, time in measured:
+        planned = plan(passed(FORWARD, "f16", schedule), sizes, "sm90a")
+        assert 0.8 * time < 1e6 * planned.seconds < 1.25 * time, (sizes, schedule)
 
 
 def test_prices_of_shared_rows_are_those_that_were_measured() -> None:

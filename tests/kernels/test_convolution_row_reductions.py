@@ -25,6 +25,10 @@ APART = (
     "kernel k(x: f32[B, C, H, W], w: f32[C, K, R=3, S=3], b: f32[B, P, Q]) -> f32[B, 1, P=2*H, Q=2*W] "
     "{ return min[K](dot[C, R, S](x[2*H = P + 1 - R, 2*W = Q + 1 - S], w) + b) schedule sm90a { math f16x3 } }"
 )
+APART_BF16 = (
+    "kernel k(x: bf16[B, H, W, C], w: bf16[C, R=3, S=3, K]) -> f32[B, P=2*H, Q=2*W] "
+    "{ return min[K](dot[C, R, S](x[2*H = P + 1 - R, 2*W = Q + 1 - S], w)) schedule sm90a { warps cooperative } }"
+)
 KEPT = (
     "kernel k(x: f32[B, C, H, W], w: f32[K, C, R=3, S=3]) -> f32[B, K] "
     "{ return sum[P=H-2, Q=W-2](dot[C, R, S](tf32(x[H = P + R, W = Q + S]), tf32(w))) }"
@@ -36,12 +40,14 @@ KEPT = (
     [
         (MINIMUM, {"B": 2, "C": 32, "H": 7, "W": 11, "K": 72}),
         (APART, {"B": 2, "C": 20, "H": 5, "W": 6, "K": 72}),
+        (APART_BF16, {"B": 2, "C": 24, "H": 5, "W": 6, "K": 72}),
         pytest.param(SUM, {"B": 2, "C": 64, "H": 5, "W": 7, "K": 200}, marks=pytest.mark.slow),
         pytest.param(THREE_PASSES, {"B": 2, "C": 8, "H": 6, "W": 9, "K": 40}, marks=pytest.mark.slow),
     ],
     ids=[
         "columns that fill no tile",
         "rows that lie apart",
+        "rows that lie apart, one pass",
         "an operand of the whole result",
         "three TF32 passes",
     ],

@@ -16,7 +16,7 @@ from ucutlass.ir import Choice, Kernel, ScheduleBlock
 
 Warps: TypeAlias = Literal["pingpong", "cooperative", "multistage", "gemv", "direct", "sliced"]
 
-Math: TypeAlias = Literal["tf32x3", "tf32x3_rs", "tf32x3_fused", "f16x3", "simt"]
+Math: TypeAlias = Literal["tf32x3", "tf32x3_rs", "tf32x3_fused", "f16x3", "f16", "simt"]
 
 Value: TypeAlias = int | str | tuple[int, ...]
 
@@ -56,7 +56,11 @@ FIELDS: Mapping[str, ScheduleField] = MappingProxyType(
             ScheduleField("stages", 0, (), (2, 32), "tiles of K, keys, lines in flight"),
             ScheduleField("warp_tile", 2, (), None, "elements of a warp"),
             ScheduleField(
-                "math", 0, get_args(Math), None, "f32: three passes (`rs`: A in registers) or FFMA"
+                "math",
+                0,
+                get_args(Math),
+                None,
+                "f32: three passes (`rs`: A in registers) or FFMA; `f16`: TF32",
             ),
             ScheduleField("swap", 0, ("no", "yes"), None, "yes: the transpose, N on the tile's M side"),
             ScheduleField(

@@ -50,14 +50,29 @@ from ucutlass.reference.rounding import FORMATS, overflow_of, round_float
 
 
 @dataclass(frozen=True, slots=True)
+class F16Ends:
+    """Where f16 parts of an operand end: `own` of its largest element, or, where that is at least `least` and below 2**5,
+    at `usual`."""
+
+    own: float
+    usual: float
+    least: float
+
+    def below(self, largest: float) -> float:
+        """Returns what parts of a tensor err by at least: half of the last bit, with an exponent of its own or the usual
+        one."""
+        return max(self.own * largest, self.usual if self.least <= largest < 2.0**5 else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class AccumulationModel:
     """How a compute type accumulates.
 
     `unit` is the relative error of one step and `products` the number of products that enter a step. With
     `truncates`, low bits are truncated rather than rounded. Integers up to `exact` add exactly. After
     `promoted` products the sum moves to an f32 register and restarts; 0 means never. `passes` is the number
-    of products that a term takes, `split` the relative error of a product itself. Where it is `scaled`, its operands' parts
-    end below their largest elements, too.
+    of products that a term takes, `split` the relative error of a product itself. Where operands may be multiplied as f16,
+    these have `ends`, too.
     """
 
     unit: float
@@ -67,21 +82,24 @@ class AccumulationModel:
     promoted: int = 0
     passes: int = 1
     split: float = 0.0
-    scaled: bool = False
+    ends: F16Ends | None = None
 
 
 _TENSOR = AccumulationModel(2 * UNIT, 1, True, 2.0**24)
 _HALF = AccumulationModel(2.0**-11, 8, False, 2.0**11)
 _FAST = AccumulationModel(2.0**-13, 1, True, 2.0**13)
 _PROMOTED = AccumulationModel(2.0**-13, 1, True, 2.0**13, promoted=128)
-_SPLIT = AccumulationModel(2 * UNIT, 1, True, 2.0**24, passes=3, split=3 * 2.0**-22, scaled=True)
+_TF32 = replace(_TENSOR, ends=F16Ends(2.0**-38, 2.0**-34, 2.0**-7))
+_SPLIT = AccumulationModel(
+    2 * UNIT, 1, True, 2.0**24, passes=3, split=3 * 2.0**-22, ends=F16Ends(2.0**-50, 2.0**-46, 2.0**-18)
+)
 
 ACCUMULATORS: Mapping[tuple[str, str], AccumulationModel] = MappingProxyType(
     {
         ("f16", "f32"): _TENSOR,
         ("f16", "f16"): _HALF,
         ("bf16", "f32"): _TENSOR,
-        ("tf32", "f32"): _TENSOR,
+        ("tf32", "f32"): _TF32,
         ("f32", "f32"): _SPLIT,
         ("e4m3", "f32"): _PROMOTED,
         ("e4m3", "fast"): _FAST,
@@ -99,6 +117,7 @@ ACCUMULATORS: Mapping[tuple[str, str], AccumulationModel] = MappingProxyType(
 - f32 is FFMA or three passes of tf32 or f16, as the schedule says; the larger error, the passes', counts:
   an operand is two parts within 2**-22, and the product of the low parts, 2**-22, is dropped. Parts of f16
   end 2**-50 below the tensor's largest element, or at 2**-46 (emit/hopper/f16x3.j2).
+- tf32 may be multiplied as one f16 that has all its bits, and ends 2**-38 below the largest element or at 2**-34.
 """
 
 _BLOCK = 128
@@ -122,11 +141,11 @@ def dot_with_radius(node: Dot, left: Operand, right: Operand, radii: Radii) -> t
     total = blocked.total
     propagated = from_operands(node, left, right, radii)
     rounding = blocked.rounding
-    if model.scaled:
-        rounding = rounding.add_(steps * _below_f16(left, right))
+    if model.ends is not None:
+        rounding = rounding.add_(steps * _below_f16(model.ends, left, right))
     if propagated is not None:
         rounding = rounding.add_(propagated.mul_(1 + model.passes * steps * model.unit))
-    elif not model.split or all(_is_one_part(operand) for operand in (left, right)):
+    elif not model.split or all(_is_one_part(model, operand) for operand in (left, right)):
         exact = exact_sums(blocked.largest, model.exact, _data(left), _data(right))
         rounding = rounding if exact is None else rounding.masked_fill_(exact, 0.0)
     undetermined = _undetermined(node, total, blocked.magnitude_sum, rounding, left, right, radii)
@@ -270,19 +289,14 @@ def _largest_finite(operand: Operand) -> float:
     return float(magnitudes.where(magnitudes.isfinite(), 0.0).max()) if magnitudes.numel() else 0.0
 
 
-def _below_f16(left: Operand, right: Operand) -> float:
+def _below_f16(ends: F16Ends, left: Operand, right: Operand) -> float:
     """The most by which a product errs since parts of f16 end."""
     a, b = _largest_finite(left), _largest_finite(right)
-    return _last_of_f16(a) * b + a * _last_of_f16(b)
+    return ends.below(a) * b + a * ends.below(b)
 
 
-def _last_of_f16(largest: float) -> float:
-    """What f16 parts of a tensor err by at least: half of the last bit, with an exponent of its own or the usual one."""
-    return max(2.0**-50 * largest, 2.0**-46 if 2.0**-18 <= largest < 2.0**5 else 0.0)
-
-
-def _is_one_part(operand: Operand) -> bool:
+def _is_one_part(model: AccumulationModel, operand: Operand) -> bool:
     """Whether the first of two parts is the element: of tf32 by its bits, and of f16 by the tensor's range, too."""
     x = _data(operand)
-    last = 2.0**12 * _last_of_f16(_largest_finite(operand))
+    last = 0.0 if model.ends is None else 2.0**12 * model.ends.below(_largest_finite(operand))
     return bool((round_float(x, TF32) == x).all()) and last <= granule(x)

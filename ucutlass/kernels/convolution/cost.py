@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ucutlass.ir.elements import TF32
 from ucutlass.ir.hardware import ARCHES, Arch, Device
 from ucutlass.kernels.convolution.cost_f32 import im2col_seconds, multistage_seconds
 from ucutlass.kernels.convolution.cost_register_tile import register_tile_seconds
@@ -32,6 +33,7 @@ from ucutlass.kernels.convolution.smem import (
     runs_of,
     stages_beside_runs,
     stages_held,
+    storing_registers,
     tables_bytes,
 )
 from ucutlass.kernels.gemm.plan import Sm80Schedule
@@ -104,7 +106,7 @@ def estimate(
     packs = device.launch_floor * len(copied) + sum(copied) / device.bandwidth
     memory = moved / device.bandwidth
     match schedule:
-        case Im2colSchedule() if problem.passes != "tensor":
+        case Im2colSchedule() if problem.passes != "tensor" or problem.compute_type == TF32:
             seconds = im2col_seconds(problem, schedule, sizes, device)
         case RegisterTileSchedule():
             tile = register_tile(problem)
@@ -340,10 +342,17 @@ def _most_stages(
             return (arch.shared_memory - memory.epilogue) // memory.stage
         case Im2colSchedule(halo=halo) if halo:
             m, n, _ = schedule.tile
-            return stages_beside_runs(m, n, schedule.groups, schedule.part, halo, MOST_STAGES, device)
+            return stages_beside_runs(
+                m, n, schedule.groups, schedule.part, halo, MOST_STAGES, device, problem.passes
+            )
         case Im2colSchedule() | WgradSchedule():
             m, n, _ = schedule.tile
-            return stages_held(m, n, schedule.groups, schedule.blocks, MOST_STAGES, device, problem.passes)
+            how = im2col(problem)
+            split_k = schedule.split_k if isinstance(schedule, Im2colSchedule) else 1
+            storing = storing_registers(problem, how, split_k) if isinstance(how, Im2col) else 0
+            return stages_held(
+                m, n, schedule.groups, schedule.blocks, MOST_STAGES, device, problem.passes, storing
+            )
 
 
 def _steps(problem: ConvolutionProblem, schedule: ConvolutionSchedule, sizes: tuple[int, ...]) -> int:

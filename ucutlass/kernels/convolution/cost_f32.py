@@ -1,5 +1,5 @@
-"""What a convolution in f32 takes by wgmma, in passes of TF32 or f16, and by the multistage kernel, its copies into
-other orders included: the planner chooses among these, and `cost.estimate` reports it.
+"""What a convolution in f32 or TF32 takes by wgmma, in passes of TF32 or f16, and one in f32 by the multistage kernel, its
+copies into other orders included: the planner chooses among these, and `cost.estimate` reports it.
 
 Fitted to an H100 (f32 layers of KernelBench's problems and of `benchmarks.convolution`), within a fifth of
 most times. Other compute types are gathered by TMA wherever it can.
@@ -12,11 +12,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ucutlass.ir.elements import TF32
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Reduction, Store
-from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule, OperandAccess, merged, sides
-from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
-from ucutlass.kernels.convolution.schedule_im2col import channel_run, clocks, extents_of
+from ucutlass.kernels.convolution.plan import (
+    IN_F16,
+    ConvolutionProblem,
+    Im2colSchedule,
+    OperandAccess,
+    Passes,
+    merged,
+    sides,
+)
+from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col, stores_sums
+from ucutlass.kernels.convolution.schedule_im2col import channel_run, clocks, does_much, extents_of
+from ucutlass.kernels.convolution.smem import PARTS
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 
 
@@ -46,6 +56,33 @@ class PriceModel:
 
 PRICE = PriceModel()
 
+
+@dataclass(frozen=True, slots=True)
+class OnePassPrice:
+    """What one pass of TF32 takes of the prices of its parts: of those of products and, `copied`, of copies as f16, and of
+    the time in which results reach memory what is felt beside them: of results that are stored from `registers`, as
+    neighbouring `pairs` or `single` where remainders are columns; of rows that lie `apart`; and of others with a block
+    `alone` on an SM or with several, `beside` each other. `launches` are seconds of f16 copies besides, `much` the clocks
+    of an SM for a result that takes long work, half as many where it is staged. Rows are gathered no faster than
+    `least` at a time, and a row of weights that comes with them takes the share `weights` of one. Fitted to an H100 with 28
+    layers; three in four kernels of others that a seed drew took within a fifth of it."""
+
+    multiplied: float = 1.05
+    copied: float = 1.1
+    registers: float = 0.8
+    pairs: float = 0.35
+    single: float = 1.75
+    apart: float = 1.2
+    alone: float = 0.9
+    beside: float = 0.3
+    launches: float = 5e-6
+    much: float = 0.3
+    least: int = 128
+    weights: float = 0.15
+
+
+ONE_PASS_PRICE = OnePassPrice()
+
 STEP = 64 * 64 * 16
 TILE = (32, 64)
 """What a block of `convolution/pack.j2` transposes, along the copy's last axis and the tensor's."""
@@ -67,24 +104,32 @@ def im2col_seconds(
     tile_m, tile_n, depth = schedule.tile
     rows = math.ceil(m / tile_m) * tile_m * math.ceil(n / tile_n) * batch * steps * (depth // schedule.part)
     row = PRICE.row
-    if problem.passes == "f16x3":
+    if problem.passes in IN_F16:
         run = channel_run(problem, how, sizes)
-        row = PRICE.row_f16 + PRICE.beyond * (schedule.part - run / math.ceil(run / schedule.part))
+        row = (PRICE.row_f16 if problem.passes == "f16x3" else PRICE.row) + PRICE.beyond * (
+            schedule.part - run / math.ceil(run / schedule.part)
+        )
         stored_apart = (
             how.phases > 1
             and problem.stacked == 1
             and any(isinstance(o, Store) for o in problem.gemm.outputs)
         )
-        multiplied *= PRICE.staged if stored_apart else 1.0
+        multiplied *= PRICE.staged if stored_apart and problem.passes == "f16x3" else 1.0
     gathered = rows * row / device.sms / device.clock
     over_rows = sum(isinstance(o, Reduction) and not o.of_rows for o in problem.gemm.outputs)
     multiplied += over_rows * m * n * batch * PRICE.reduced / device.sms / device.clock
-    return max(multiplied, gathered, _stored(problem, sizes, device)) + copies_seconds(problem, sizes, device)
+    stored, copies = _stored(problem, sizes, device), copies_seconds(problem, sizes, device)
+    if problem.compute_type == TF32:
+        gathered *= max(1.0, ONE_PASS_PRICE.least / tile_m) * (1 + ONE_PASS_PRICE.weights * tile_n / tile_m)
+        spent = max(ONE_PASS_PRICE.multiplied * multiplied, gathered)
+        spent += _share_of_stores(problem, how, schedule, sizes) * stored
+        return spent + _of_one_pass(problem, copies, sizes, device)
+    return max(multiplied, gathered, stored) + copies
 
 
 @dataclass(frozen=True, slots=True)
 class RunPrice:
-    """Clocks of an SM where taps share rows: `columns` of 64 rows by 16 products of K in three f16 passes, by the tile's
+    """Clocks of an SM where taps share rows: `columns` of 64 rows by 16 products of K in all f16 passes, by the tile's
     columns; `step` of a tap beside that, `rows` of 64 rows of a tile. Fitted to an H100 with 38 layers, within a fifth
     of most."""
 
@@ -93,7 +138,12 @@ class RunPrice:
     rows: float = 2860.0
 
 
-RUN_PRICE = RunPrice(MappingProxyType({32: 44.0, 64: 98.0, 128: 235.0}))
+RUN_PRICES: Mapping[Passes, RunPrice] = MappingProxyType(
+    {
+        "f16x3": RunPrice(MappingProxyType({32: 44.0, 64: 98.0, 128: 235.0})),
+        "f16": RunPrice(MappingProxyType({32: 10.0, 64: 25.0, 128: 77.0}), step=210.0, rows=2400.0),
+    }
+)
 
 
 def tiles_of_runs(problem: ConvolutionProblem, schedule: Im2colSchedule, sizes: tuple[int, ...]) -> int:
@@ -118,9 +168,37 @@ def runs_seconds(
     tile_m, tile_n, _ = schedule.tile
     *_, steps = extents_of(problem, how, schedule.part, schedule.part, sizes)
     tiles = tiles_of_runs(problem, schedule, sizes)
-    step = schedule.part / 16 * tile_m / 64 * RUN_PRICE.columns[tile_n] + RUN_PRICE.step
-    spent = math.ceil(tiles / device.sms) * (steps * step + tile_m / 64 * RUN_PRICE.rows) / device.clock
-    return max(spent, _stored(problem, sizes, device)) + copies_seconds(problem, sizes, device)
+    price = RUN_PRICES[problem.passes]
+    step = schedule.part / 16 * tile_m / 64 * price.columns[tile_n] + price.step
+    spent = math.ceil(tiles / device.sms) * (steps * step + tile_m / 64 * price.rows) / device.clock
+    stored, copies = _stored(problem, sizes, device), copies_seconds(problem, sizes, device)
+    if problem.passes == "f16":
+        return spent + ONE_PASS_PRICE.registers * stored + _of_one_pass(problem, copies, sizes, device)
+    return max(spent, stored) + copies
+
+
+def _share_of_stores(
+    problem: ConvolutionProblem, how: Im2col, schedule: Im2colSchedule, sizes: tuple[int, ...]
+) -> float:
+    """Returns the share of the time in which results reach memory that one pass takes besides its products."""
+    price = ONE_PASS_PRICE
+    if stores_sums(problem, how, schedule.split_k):
+        if problem.stacked == 1:
+            return price.registers
+        stack = how.space[0].stack
+        paired = stack is not None and stack.scale % 2 == 0 and sizes[stack.result] % 2 == 0
+        return price.pairs if paired else price.single
+    return price.apart if how.phases > 1 else price.alone if schedule.blocks == 1 else price.beside
+
+
+def _of_one_pass(problem: ConvolutionProblem, copies: float, sizes: tuple[int, ...], device: Device) -> float:
+    """Returns the seconds of the copies and of the results' long work."""
+    results = math.prod(sizes[d] for names in (problem.m, problem.n, *problem.batch) for d in names)
+    much = ONE_PASS_PRICE.much if does_much(problem) else 0.0
+    work = much * results / device.sms / device.clock
+    if problem.passes == "tensor":
+        return copies + work / 2
+    return ONE_PASS_PRICE.copied * copies + ONE_PASS_PRICE.launches + work
 
 
 def multistage_seconds(
@@ -145,17 +223,18 @@ def multistage_seconds(
 def copies_seconds(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device) -> float:
     """Returns the seconds of the launches that copy operands to other orders; one copies both in f16 parts, and another
     that mostly does nothing follows it."""
-    copied = [o for o in (problem.a, problem.b) if o.pack is not None]
-    launches = 2 if problem.passes == "f16x3" else len(copied)
-    return launches * device.launch_floor + sum(_copy_seconds(o, sizes, device) for o in copied)
+    parts = PARTS[problem.passes]
+    copied = [(o, n) for o, n in zip((problem.a, problem.b), parts, strict=True) if o.pack is not None]
+    launches = 2 if problem.passes in IN_F16 else len(copied)
+    return launches * device.launch_floor + sum(_copy_seconds(o, parts, sizes, device) for o, parts in copied)
 
 
-def _copy_seconds(operand: OperandAccess, sizes: tuple[int, ...], device: Device) -> float:
+def _copy_seconds(operand: OperandAccess, parts: int, sizes: tuple[int, ...], device: Device) -> float:
     extents = [sizes[axis.extent] for axis in operand.axes]
     last = operand.order[-1]
     padded = math.ceil(extents[last] / operand.pad) * operand.pad
     elements = math.prod(extents) / extents[last] * padded
-    written = elements * operand.read.bytes * (2 if operand.split else 1)
+    written = elements * operand.read.bytes * parts
     moved = (math.prod(extents) * operand.elem.bytes + written) / (PRICE.reached * device.bandwidth)
     first = merged(operand)
     if not first or padded * operand.read.bytes <= SHORT:

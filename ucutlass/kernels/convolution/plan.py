@@ -15,13 +15,19 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
-from ucutlass.ir.elements import Element
+from ucutlass.ir.elements import F32, Element
 from ucutlass.ir.extents import Extent, Fixed
 from ucutlass.kernels.access import Product
 from ucutlass.kernels.gemm.plan import GemmProblem, Sm80Schedule
 
-Passes: TypeAlias = Literal["tensor", "tf32x3", "f16x3"]
-"""One pass of wgmma, or f32 in three of TF32 or of f16."""
+Passes: TypeAlias = Literal["tensor", "tf32x3", "f16x3", "f16"]
+"""One pass of wgmma, or f32 in three of TF32 or of f16, or TF32 in one of f16, which has as many bits of an element."""
+
+IN_F16: tuple[Passes, ...] = ("f16x3", "f16")
+"""Those whose operands are copied as f16."""
+
+ONE_PASS: tuple[Passes, ...] = ("tensor", "f16")
+"""Those of one product for each of the problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +157,9 @@ class ConvolutionProblem:
     @property
     def passes(self) -> Passes:
         """How wgmma multiplies: f16 parts are of both operands, TF32 parts are copied of B alone."""
-        return "f16x3" if self.a.split else "tf32x3" if self.b.split else "tensor"
+        if self.a.split:
+            return "f16x3" if self.compute_type == F32 else "f16"
+        return "tf32x3" if self.b.split else "tensor"
 
     @property
     def stacked(self) -> int:

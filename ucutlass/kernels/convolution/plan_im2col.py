@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ucutlass.ir.extents import Extent, Fixed, evaluate
-from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess, Stack
+from ucutlass.kernels.access import Store
+from ucutlass.kernels.convolution.plan import IN_F16, ConvolutionProblem, OperandAccess, Stack
 
 MOST_PHASES = 32
 """Each has a descriptor of 128 bytes among the kernel's parameters."""
@@ -153,6 +154,14 @@ def im2col(problem: ConvolutionProblem) -> Im2col | str:
     if math.prod(s.scale for s in space) > MOST_PHASES:
         return f"more than {MOST_PHASES} remainders of the windows' scales"
     return _weights(problem, Im2col(a.order[-1], tuple(space), image, group, -1, None, (), fold=fold), taps)
+
+
+def stores_sums(problem: ConvolutionProblem, access: Im2col, split_k: int) -> bool:
+    """Whether results are stored from registers: those of f16 passes whose rows are neighbours in memory. Of rows that lie
+    apart, sectors would be written in parts."""
+    adjacent = all(isinstance(o, Store) and o.access.contiguous == "m" for o in problem.gemm.outputs)
+    together = access.phases == 1 or problem.stacked > 1
+    return problem.passes in IN_F16 and adjacent and together and split_k == 1
 
 
 def _batch(problem: ConvolutionProblem) -> set[int] | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
-from ucutlass.ir.elements import F32
+from ucutlass.ir.elements import F32, TF32
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import PartialSchedule, Warps
 from ucutlass.kernels.convolution.cost import estimate, measure
@@ -30,6 +30,7 @@ from ucutlass.kernels.convolution.planner_algorithm import (
 from ucutlass.kernels.convolution.planner_tma import (
     by_groups,
     cheapest,
+    maths_of,
     tma_algorithms,
     windows_over_channels,
 )
@@ -60,6 +61,10 @@ GATHERED = ("f16", "bf16", "tf32", "f32")
 SHARES: Mapping[str, tuple[float, float, float]] = MappingProxyType(
     {"f32": (1.25, 1.0, 1.0), "tf32": (2.1, 0.85, 1.0)}
 )
+
+SHARE_OF_FOLDED_F16 = 3.0
+"""As `SHARES`, of one f16 pass of TF32 by folded windows, whose rows begin anywhere in a sector (four layers of an H100: 2.8
+to 3.6)."""
 
 SHARE_OF_16_BITS = (1.7, 0.7, 0.85)
 """What an H100 took of few channels by TMA, and an H200 by the multistage kernel (four layers: 0.43 to 0.78) and by
@@ -255,8 +260,8 @@ def _tiled(
         return hopper
     if warps == "cooperative":
         return broken(VARIANT_RULES, ChosenWord(warps, str(hopper)))
-    if request.math == "f16x3":
-        return broken(VARIANT_RULES, ChosenWord("multistage", "three f16 passes are of TMA and wgmma"))
+    if request.math in ("f16x3", "f16"):
+        return broken(VARIANT_RULES, ChosenWord("multistage", "f16 passes are of TMA and wgmma"))
     other = multistage(whole, sizes, device)
     if isinstance(hopper, str):
         why = hopper
@@ -285,13 +290,15 @@ def _of_few_channels(
     channels, or a register tile where nothing of the schedule is fixed."""
     if not arch.wgmma or usual.problem.b.windows or not _has_few_channels(usual.problem, sizes):
         return usual
-    if usual.problem.compute_type != F32 and not isinstance(usual.schedule, Sm80Schedule):
+    compute_type, gathered = usual.problem.compute_type, isinstance(usual.schedule, Im2colSchedule)
+    if gathered and (compute_type not in (F32, TF32) or usual.problem.a.pack is None):
         return usual  # TMA gathers the channels as they are
     candidates = [usual]
     if word in (None, "cooperative") and request.fold is None:
-        whole = in_parts(convolution_problem(pattern, sizes, aligned), request.math)
-        folds = whole if isinstance(whole, str) else windows_over_channels(whole, sizes, device, "yes")
-        candidates += [] if isinstance(folds, str) else [folds]
+        for math_ in maths_of(request, compute_type) if compute_type == TF32 else (request.math,):
+            whole = in_parts(convolution_problem(pattern, sizes, aligned), math_)
+            folds = whole if isinstance(whole, str) else windows_over_channels(whole, sizes, device, "yes")
+            candidates += [] if isinstance(folds, str) else [folds]
     if not request.fixed():
         tile = prepared_tile(pattern, sizes, device, aligned, request)
         candidates += [] if isinstance(tile, str) else [tile]
@@ -302,6 +309,10 @@ def _seconds_of_few_channels(algorithm: Algorithm, sizes: tuple[int, ...], devic
     """The price of few channels, with copies."""
     gathered, multistage_, tile = SHARES.get(algorithm.problem.compute_type.name, SHARE_OF_16_BITS)
     match algorithm.schedule:
+        case Im2colSchedule(math="f16", fold=folds):
+            return SHARE_OF_FOLDED_F16 * algorithm.seconds if folds else algorithm.seconds
+        case Im2colSchedule(math="tensor", fold=False) if algorithm.problem.compute_type == TF32:
+            return algorithm.seconds
         case Im2colSchedule(halo=0):
             copies = copies_seconds(algorithm.problem, sizes, device)
             return gathered * (algorithm.seconds - copies) + copies

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -58,6 +59,9 @@ to 0.36), and of groups of less than 16 bytes, which it reads in parts (five lay
 DEPTH_OF_F16 = 64
 """Products of K of a tile of f16 parts: a row of 128 bytes, as all tiles of TMA and wgmma are deep."""
 
+AS_F16: Mapping[Element, Math] = MappingProxyType({F32: "f16x3", TF32: "f16"})
+"""The word of `math` with which a compute type is multiplied as f16."""
+
 Aligned: TypeAlias = "tuple[bool, ...] | None"
 
 
@@ -85,7 +89,7 @@ def tma_algorithms(
     fold = request.fold if unfixed or request.fold is not None else "no"
     usual, *others = (
         gathered_windows(pattern, sizes, device, aligned, fold, math_)
-        for math_ in _maths(request, compute_type)
+        for math_ in maths_of(request, compute_type)
     )
     beside = [
         algorithm(pattern, sizes, device, aligned)
@@ -104,19 +108,20 @@ def cheapest(algorithms: Sequence[Algorithm | str]) -> Algorithm | str:
 def _compared_seconds(algorithm: Algorithm) -> float:
     schedule = algorithm.schedule
     share = 1.0
-    if isinstance(schedule, Im2colSchedule) and schedule.halo > 0:
+    if isinstance(schedule, Im2colSchedule) and schedule.halo > 0 and schedule.math == "f16x3":
         share = SHARE_OF_RUNS.get(schedule.part, 1.0)
     return share * algorithm.seconds
 
 
-def _maths(request: PartialSchedule, compute_type: Element) -> tuple[Math | None, ...]:
-    """The passes of wgmma that a schedule leaves to choose from. A tile is as deep as a row of TMA's: twice as deep in
+def maths_of(request: PartialSchedule, compute_type: Element) -> tuple[Math | None, ...]:
+    """Returns the passes of wgmma that a schedule leaves to choose from. A tile is as deep as a row of TMA's: twice as deep in
     f16 parts."""
-    if request.math is not None or compute_type != F32:
+    in_f16 = AS_F16.get(compute_type)
+    if request.math is not None or in_f16 is None:
         return (request.math,)
     if request.tile is not None:
-        return ("f16x3",) if request.tile[2] == DEPTH_OF_F16 else (None,)
-    return (None, "f16x3")
+        return (in_f16,) if request.tile[2] == DEPTH_OF_F16 else (None,)
+    return (None, in_f16)
 
 
 def _holds(algorithm: Algorithm | str, request: PartialSchedule) -> bool:
@@ -195,15 +200,29 @@ def windows_over_channels(
 def _scheduled(
     way: tuple[ConvolutionProblem, Im2col] | str, sizes: tuple[int, ...], device: Device
 ) -> Algorithm | str:
-    schedule = way if isinstance(way, str) else schedule_of(*way, sizes, device)
-    if isinstance(way, str) or isinstance(schedule, str):
-        return str(schedule)
-    problem = way[0]
-    passes = {"tensor": "", "tf32x3": " in three TF32 passes", "f16x3": " in three f16 passes"}
+    if isinstance(way, str):
+        return way
+    problem, how = way
+    price = partial(_seconds_of, problem, sizes, device) if problem.passes == "f16" else None
+    schedule = schedule_of(problem, how, sizes, device, price)
+    if isinstance(schedule, str):
+        return schedule
+    passes = {
+        "tensor": "",
+        "tf32x3": " in three TF32 passes",
+        "f16x3": " in three f16 passes",
+        "f16": " in f16",
+    }
     columns = f"; {problem.stacked} results between neighbours are columns" if problem.stacked > 1 else ""
     why = f"TMA gathers the windows, wgmma multiplies{passes[problem.passes]}{columns}"
     seconds = im2col_seconds(problem, schedule, sizes, device)
     return Algorithm(problem, schedule, 1, (Note("", "im2col", why), *copies_note(problem)), seconds)
+
+
+def _seconds_of(
+    problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device, schedule: Im2colSchedule
+) -> float:
+    return im2col_seconds(problem, schedule, sizes, device)
 
 
 # --- gradients of weights -------------------------------------------------------------
@@ -313,7 +332,8 @@ def by_runs(
     pattern: ConvolutionPattern, sizes: tuple[int, ...], device: Device, aligned: Aligned
 ) -> Algorithm | str:
     """Returns the kernel of three f16 passes whose taps along the innermost window share rows, or why they cannot."""
-    windows = gathered_windows(pattern, sizes, device, aligned, "no", "f16x3")
+    in_f16 = AS_F16.get(pattern.dot.compute_type)
+    windows = gathered_windows(pattern, sizes, device, aligned, "no", in_f16)
     if isinstance(windows, str):
         return windows
     how = im2col(windows.problem)
@@ -338,6 +358,8 @@ def _fast_runs(
     if tiles_of_runs(runs.problem, runs.schedule, sizes) < device.sms:
         return "tiles that share rows leave SMs idle"
     columns = runs.schedule.tile[1]
+    if runs.problem.passes == "f16":
+        return runs
     if columns >= 128 or (runs.schedule.part <= SHORT_PART and columns > NARROW_RUNS):
         return "rows are shared at a gain by tiles of fewer than 128 columns, and rows of more than 32 bytes"
     return runs
@@ -347,6 +369,7 @@ _Beside: TypeAlias = Callable[[ConvolutionPattern, tuple[int, ...], Device, Alig
 
 BESIDE: tuple[tuple[Element, tuple[Math | None, ...], _Beside], ...] = (
     (F32, (None, "f16x3"), _fast_runs),
+    (TF32, (None, "f16"), _fast_runs),
     *(
         (type_, (None,), algorithm)
         for type_ in (TF32, BF16, F16)

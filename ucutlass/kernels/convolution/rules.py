@@ -29,7 +29,7 @@ from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.plan_register_tile import MOST_BYTES, shared_bytes
 from ucutlass.kernels.convolution.problem import offsets
 from ucutlass.kernels.convolution.schedule_im2col import MOST_BLOCKS, SPLITS, TILES, _taps, channel_run
-from ucutlass.kernels.convolution.smem import stages_beside_runs, stages_held
+from ucutlass.kernels.convolution.smem import stages_beside_runs, stages_held, storing_registers
 from ucutlass.kernels.gemm.plan import GemmProblem, LaunchParameters, Sm80Schedule
 from ucutlass.kernels.gemm.problem import Shape
 from ucutlass.kernels.gemm.rules import BY_CODE
@@ -155,7 +155,9 @@ def most_stages(
     run = channel_run(bounds.problem, how, bounds.sizes)
     parts = math.prod(_taps(s, bounds.sizes) for s in how.space) * -(-run // own.part)
     if own.halo:
-        stages = stages_beside_runs(tile[0], tile[1], groups, own.part, own.halo, parts, bounds.device)
+        stages = stages_beside_runs(
+            tile[0], tile[1], groups, own.part, own.halo, parts, bounds.device, bounds.problem.passes
+        )
         return stages if blocks == 1 else 0
     return stages_held(
         tile[0],
@@ -165,6 +167,7 @@ def most_stages(
         -(-parts // (own.tile[2] // own.part) // split_k),
         bounds.device,
         bounds.problem.passes,
+        storing_registers(bounds.problem, how, split_k),
     )
 
 

@@ -140,7 +140,7 @@ def chosen_word(request: PartialSchedule, direct: bool) -> Warps | None:
     where the planner chooses, among the tiled ones or, where there is no tile to share, the `direct` one. Parts of a
     sum alone are the multistage kernel's: the one of TMA and wgmma shares sums where its word stands beside them."""
     if request.warps is None and request.math is not None:
-        return "cooperative" if request.math == "f16x3" else "multistage"
+        return "cooperative" if request.math in ("f16x3", "f16") else "multistage"
     if request.split_k is not None and request.warps is None:
         return "multistage"
     among = served(request, VARIANTS)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ucutlass.ir.elements import F16, F32
+from ucutlass.ir.elements import F16, F32, TF32
 from ucutlass.ir.extents import Combined, Extent, Fixed, Free, evaluate
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import Math
 from ucutlass.kernels.access import Reduction, Store
 from ucutlass.kernels.arithmetic import Compute
 from ucutlass.kernels.convolution.plan import (
+    IN_F16,
+    ONE_PASS,
     ConvolutionProblem,
     Fold,
     Im2colSchedule,
@@ -25,7 +27,12 @@ from ucutlass.kernels.convolution.plan import (
     unit_dim,
 )
 from ucutlass.kernels.convolution.plan_im2col import MOST_AXES, Im2col, Space, im2col
-from ucutlass.kernels.convolution.smem import rows_of_tiles, stages_beside_runs, stages_held
+from ucutlass.kernels.convolution.smem import (
+    rows_of_tiles,
+    stages_beside_runs,
+    stages_held,
+    storing_registers,
+)
 
 WGMMA_TYPES = ("f16", "bf16", "tf32", "f32")
 """Compute types that wgmma multiplies here, f32 in three TF32 passes."""
@@ -61,6 +68,9 @@ TILES = (
 
 SPLIT_TILES = ((192, 64, 3), (128, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64, 1))
 """Those of three TF32 passes: A comes from registers, 64 rows of a warp group."""
+
+F16_TILES = TILES[1:]
+"""Those of one f16 pass: a thread stores its sums of one instruction."""
 
 F16X3_TILES = ((128, 128, 2), (192, 64, 3), (128, 64, 2), (64, 128, 1), (64, 64, 1))
 """Those of three f16 passes: a thread has three sums of 64 rows of a warp group."""
@@ -156,12 +166,12 @@ def prepared(
     channel = _channel(problem, sizes)
     if channel is None:
         return "no name is summed that is an axis of both operands and in no window"
-    f32 = problem.compute_type == F32
+    copied = problem.compute_type == F32 or problem.passes == "f16"
     size = problem.a.read.bytes
-    few = f32 and size * sizes[channel] < SHORTEST_ROW
+    few = copied and size * sizes[channel] < SHORTEST_ROW
     a = ordered(problem.a, _order_a(problem, channel, by_rows), unit_dim(problem.a) == channel and not few)
     b = problem.b
-    if f32:
+    if copied:
         b = replace(ordered(b, _order_b(problem, channel), False), split=True)
     elif b.join is not None:
         b = ordered(b, _order_b(problem, channel), False)
@@ -176,21 +186,22 @@ def prepared(
     how = im2col(ready)
     if isinstance(how, str):
         return how
-    if problem.passes == "f16x3" and how.group is None and not few:
+    if problem.passes in IN_F16 and how.group is None and not few:
         # TMA takes several times as long for a row that ends beyond the channels.
-        part = _part_of_f16(sizes[channel])
+        part = _part_of_f16(sizes[channel], problem.passes)
         if sizes[channel] % part:
             ready = replace(ready, a=replace(a, pad=part), b=replace(b, pad=part))
     elif (
-        not f32 and how.group is None and a.pack is not None and size * sizes[channel] > SHORTEST_ROW - BYTES
+        not copied
+        and how.group is None
+        and a.pack is not None
+        and size * sizes[channel] > SHORTEST_ROW - BYTES
     ):
         ready = replace(ready, a=replace(a, pad=_whole_rows(sizes[channel], size)))
-    outputs = problem.gemm.outputs
-    if how.phases > 1 and any(isinstance(o, Reduction) for o in outputs):
-        # In one pass, not timed.
-        in_parts = problem.passes != "tensor"
-        if not in_parts or not all(isinstance(o, Reduction) and o.of_rows for o in outputs):
-            return "rows that lie apart are reduced over columns, in three passes, and not stored beside it"
+    reductions = [o for o in problem.gemm.outputs if isinstance(o, Reduction)]
+    alone = len(reductions) == len(problem.gemm.outputs) and all(o.of_rows for o in reductions)
+    if how.phases > 1 and reductions and not alone:
+        return "rows that lie apart are reduced over columns alone, and not stored beside it"
     return too_far(ready, how, sizes) or (ready, how)
 
 
@@ -202,7 +213,7 @@ def _whole_rows(channels: int, size: int) -> int:
 
 
 def in_f16_parts(problem: ConvolutionProblem) -> ConvolutionProblem:
-    """The f32 problem with operands that are copied as two f16 each, for three passes of f16."""
+    """The f32 problem with operands that are copied as two f16 each, for three passes of f16, or the one of TF32 as one."""
     a, b = (replace(operand, packed=F16, split=True) for operand in (problem.a, problem.b))
     return replace(problem, a=a, b=b)
 
@@ -211,9 +222,10 @@ def in_parts(problem: ConvolutionProblem, math_: Math | None) -> ConvolutionProb
     """The problem as `math` has wgmma multiply it, or why it does not."""
     if math_ is None:
         return problem
-    if problem.compute_type != F32 or math_ not in ("tf32x3", "f16x3"):
-        return "`math` of TMA and wgmma is tf32x3 or f16x3, and of f32"
-    return in_f16_parts(problem) if math_ == "f16x3" else problem
+    f32, tf32 = problem.compute_type == F32, problem.compute_type == TF32
+    if not (f32 and math_ in ("tf32x3", "f16x3")) and not (tf32 and math_ == "f16"):
+        return "`math` of TMA and wgmma is tf32x3 or f16x3 of f32, and f16 of TF32"
+    return problem if math_ == "tf32x3" else in_f16_parts(problem)
 
 
 def folded(
@@ -289,7 +301,7 @@ def stacked(
     windows = [s for s in how.space if s.scale > 1][:axes]
     if len(windows) < axes or any(abs(s.tap) != 1 for s in windows):
         return "taps of divided windows are no neighbours"
-    if problem.passes != "f16x3" or how.group is not None:
+    if problem.passes not in IN_F16 or how.group is not None:
         return "remainders are columns of f16 passes without groups alone"
     if not all(isinstance(o, Store) and o.access.contiguous == "m" for o in problem.gemm.outputs):
         return "results are not stored with neighbouring positions adjacent"
@@ -455,9 +467,13 @@ def out_of_reach(space: int, lower: int, upper: int, length: int) -> str | None:
 
 
 def schedule_of(
-    problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, ...], device: Device
+    problem: ConvolutionProblem,
+    how: Im2col,
+    sizes: tuple[int, ...],
+    device: Device,
+    price: Callable[[Im2colSchedule], float] | None = None,
 ) -> Im2colSchedule | str:
-    """The tile that fills the device best, or why no part of the channels fits."""
+    """The tile that fills the device best, or the one of the least `price`; or why no part of the channels fits."""
     size = problem.a.read.bytes
     padded = channel_run(problem, how, sizes)
     if padded * size < SHORTEST_ROW and how.fold is None:
@@ -470,28 +486,29 @@ def schedule_of(
             return f"groups of {padded} channels are no whole rows of 32 bytes"
     least = min(-(-padded // p) * p for p in parts)
     part = next(p for p in parts if -(-padded // p) * p <= 1.15 * least)
-    if problem.passes == "f16x3" and how.fold is None and how.group is None:
-        part = _part_of_f16(padded)
+    if problem.passes in IN_F16 and how.fold is None and how.group is None:
+        part = _part_of_f16(padded, problem.passes)
     elif how.fold is None and (size == 2 or problem.passes == "tensor"):
         part = min(parts, key=lambda p: (row_clocks(padded, p, problem.passes), -(-padded // p) * p))
     depth = 128 // size
     m, n, batch, stages = extents_of(problem, how, part, depth, sizes)
     passes = problem.passes
     tiles = _candidates(passes)
-    if passes == "tensor" and not how.across and how.group is None and problem.stacked == 1:
+    if passes in ONE_PASS and not how.across and how.group is None and problem.stacked == 1:
         tiles += _narrow_tiles(n)
     if (join := problem.b.join) is not None:
         columns = join.count * sizes[problem.b.axes[how.columns[0]].extent]
         tiles = tuple((m, columns, g, b) for m, g in JOINED_ROWS for b in range(1, MOST_BLOCKS + 1))
     fold = how.fold is not None or problem.stacked > 1
     reduced = any(isinstance(o, Reduction) for o in problem.gemm.outputs)
-    shared = passes == "tensor" or (passes == "f16x3" and padded >= LEAST_SPLIT and not fold)
-    most = MOST_F16_SPLITS if passes == "f16x3" else max(SPLITS)
+    shared = passes == "tensor" or (passes in IN_F16 and padded >= LEAST_SPLIT and not fold)
+    most = MOST_F16_SPLITS if passes in IN_F16 else max(SPLITS)
     splits = tuple(n for n in SPLITS if n <= most) if shared and not reduced else (1,)
-    priced: list[tuple[float, int, Im2colSchedule]] = []
+    priced: list[tuple[float, int, int, Im2colSchedule]] = []
     for split_k, (tile_m, tile_n, groups, blocks) in itertools.product(splits, tiles):
         count = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch * split_k
-        held = stages_held(tile_m, tile_n, groups, blocks, -(-stages // split_k), device, passes)
+        storing = storing_registers(problem, how, split_k)
+        held = stages_held(tile_m, tile_n, groups, blocks, -(-stages // split_k), device, passes, storing)
         if held > 0 and (split_k == 1 or count <= device.sms):
             s = Im2colSchedule(
                 (tile_m, tile_n, depth),
@@ -504,23 +521,27 @@ def schedule_of(
                 passes,
                 joined=join is not None,
             )
-            price = _schedule_clocks(s, m, n, batch, stages, device)
-            if tile_n == 128 and not fold and _does_much(problem):
-                price += WIDE_EPILOGUE * math.ceil(count / device.sms)
-            priced.append((price, len(priced), s))
+            if price is not None:
+                # Where rows decide, wider tiles take as long by their price, and longer for zeros.
+                priced.append((price(s), tile_n, len(priced), s))
+                continue
+            spent = _schedule_clocks(s, m, n, batch, stages, device)
+            if passes == "f16x3" and tile_n == 128 and not fold and does_much(problem):
+                spent += WIDE_EPILOGUE * math.ceil(count / device.sms)
+            priced.append((spent, 0, len(priced), s))
     best = min(priced)
     whole = min(p for p in priced if p[-1].split_k == 1)
     return best[-1] if passes == "tensor" or best[0] <= SPLIT_GAIN * whole[0] else whole[-1]
 
 
-def _does_much(problem: ConvolutionProblem) -> bool:
-    """Whether threads of three f16 passes store the sums in their registers from there, and read two tensors for them or
+def does_much(problem: ConvolutionProblem) -> bool:
+    """Returns whether threads store sums whose rows are neighbours in memory, and read two tensors for them or
     compute a long function."""
     gemm = problem.gemm
     stored = all(isinstance(o, Store) and o.access.contiguous == "m" for o in gemm.outputs)
     functions = {i.function for i in gemm.arithmetic.instructions if isinstance(i, Compute)}
     much = len(gemm.inputs) > 1 or bool(functions & LONG_FUNCTIONS)
-    return problem.passes == "f16x3" and stored and much
+    return stored and much
 
 
 def schedule_of_runs(
@@ -529,8 +550,8 @@ def schedule_of_runs(
     """The tile whose taps along the innermost window share runs of rows, or why they do not."""
     window = how.space[0]
     stored = all(isinstance(o, Store) and o.access.contiguous == "m" for o in problem.gemm.outputs)
-    if problem.passes != "f16x3" or how.phases > 1 or how.fold is not None or not stored:
-        return "rows are shared in three f16 passes, of results whose rows are neighbours in memory"
+    if problem.passes not in IN_F16 or how.phases > 1 or how.fold is not None or not stored:
+        return "rows are shared in f16 passes, of results whose rows are neighbours in memory"
     if window.tap_dim is None or window.step != 1:
         return "the innermost window has no taps one step apart"
     halo = -(-abs(window.tap) * (sizes[window.tap_dim] - 1) // 8) * 8
@@ -547,12 +568,12 @@ def schedule_of_runs(
     priced = [
         (math.ceil(n / tile_n) * tile_n * RUN_SHARE[tile_n], held, tile_m, tile_n, groups)
         for tile_m, tile_n, groups in RUN_TILES
-        if (held := stages_beside_runs(tile_m, tile_n, groups, part, halo, steps, device))
+        if (held := stages_beside_runs(tile_m, tile_n, groups, part, halo, steps, device, problem.passes))
     ]
     if not priced:
         return "no tile of shared rows fits"
     _, held, tile_m, tile_n, groups = min(priced)
-    return Im2colSchedule((tile_m, tile_n, part), part, held, groups, 1, math="f16x3", halo=halo)
+    return Im2colSchedule((tile_m, tile_n, part), part, held, groups, 1, math=problem.passes, halo=halo)
 
 
 def _schedule_clocks(s: Im2colSchedule, m: float, n: int, batch: int, steps: int, device: Device) -> float:
@@ -566,14 +587,16 @@ def _schedule_clocks(s: Im2colSchedule, m: float, n: int, batch: int, steps: int
     return max(priced, MODEL.launch + rows * MODEL.row)
 
 
-def _part_of_f16(channels: int) -> int:
+def _part_of_f16(channels: int, passes: Passes) -> int:
     """Channels of a row of TMA's of f16 parts, whose copies are padded to whole rows: of the least clocks in which an
     H100 brought the parts of both operands or multiplied them, 128 x 128 to a tile; others have to gain a tenth by
     their padding. Rows of 32 bytes are for what fills no more: 48 channels in three of them took a half more than that."""
 
     def clocks_of(part: int) -> tuple[float, int]:
         rows = -(-channels // part)
-        return max(8.2 * rows, 0.36 * rows * part) * (1.1 if channels % part else 1.0), -part
+        multiplied = 0.36 if passes == "f16x3" else 0.12
+        brought = 8.2 if passes == "f16x3" else 4.1
+        return max(brought * rows, multiplied * rows * part) * (1.1 if channels % part else 1.0), -part
 
     return min((64, 32), key=clocks_of) if channels > 16 else 16
 
@@ -583,7 +606,7 @@ def row_clocks(channels: int, part: int, passes: Passes) -> float:
     the channels take longer. In three passes, those in which both parts are brought or multiplied with 128 columns."""
     whole, rest = divmod(channels, part)
     brought = 2.0 * whole + (5.0 if rest else 0.0)
-    if passes == "tensor":
+    if passes in ONE_PASS:
         return brought
     multiplied = 3 * 2 * 4 * MODEL.multiply / 64**2 * (whole + (rest > 0)) * part
     return max(2 * brought, multiplied)
@@ -608,7 +631,7 @@ def _taps(space: Space, sizes: tuple[int, ...]) -> int:
 
 
 def _candidates(passes: Passes) -> tuple[tuple[int, int, int, int], ...]:
-    tiles = {"tensor": TILES, "tf32x3": SPLIT_TILES, "f16x3": F16X3_TILES}[passes]
+    tiles = {"tensor": TILES, "tf32x3": SPLIT_TILES, "f16x3": F16X3_TILES, "f16": F16_TILES}[passes]
     return tuple((m, n, g, b) for m, n, g in tiles for b in range(1, MOST_BLOCKS + 1))
 
 
@@ -639,7 +662,7 @@ def clocks(
     # Up to 64 columns shared memory bounds it, which A's rows are read from as well.
     wide = tile_n / 64 if tile_n > 64 else MODEL.narrow * (1 + tile_n / 64) / 2
     multiply = tile_m / 64 * wide * 4 * MODEL.multiply
-    if passes != "tensor":
+    if passes not in ONE_PASS:
         multiply = 3 * multiply + (MODEL.splitting if s.groups * concurrent == 1 else 0.0)
     brought = rows_of_tiles(tile_m, tile_n, passes) * 128 / MODEL.bytes
     waited = MODEL.latency / (concurrent * max(held - 1.5, 0.5))

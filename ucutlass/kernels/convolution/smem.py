@@ -7,13 +7,25 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ucutlass.ir.hardware import ARCHES, Device
-from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule, Passes, WgradSchedule
+from ucutlass.kernels.convolution.plan import (
+    IN_F16,
+    ConvolutionProblem,
+    Im2colSchedule,
+    Passes,
+    WgradSchedule,
+)
+from ucutlass.kernels.convolution.plan_im2col import Im2col, stores_sums
 from ucutlass.kernels.gemm.smem import ContiguousMode, staged_bytes
 
 MOST_STAGES = 12
 
 LEAST_ROWS, PACK = 32, 4
 """Rows of accumulators that the epilogue passes at a time at least, and those that a thread reads together."""
+
+PARTS: Mapping[Passes, tuple[int, int]] = MappingProxyType(
+    {"tensor": (1, 1), "tf32x3": (1, 2), "f16x3": (2, 2), "f16": (1, 1)}
+)
+"""The parts of A and B that a stage holds."""
 
 RESERVED = ARCHES["sm90a"].shared_memory_reserved
 """Bytes of an SM's shared memory that the system takes for each thread block."""
@@ -43,12 +55,12 @@ def main_bytes(problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSche
         return schedule.stages * stage_bytes(problem, schedule)
     m, n, _ = schedule.tile
     rows = runs_of(schedule) * (m + schedule.halo) + schedule.stages * n
-    return 2 * rows * schedule.part * problem.a.read.bytes
+    return PARTS[problem.passes][0] * rows * schedule.part * problem.a.read.bytes
 
 
 def rows_of_tiles(tile_m: int, tile_n: int, passes: Passes) -> int:
     """Returns the rows of a stage: f32 has a tile of each part of B, and in f16 passes of A."""
-    parts_of_a, parts_of_b = {"tensor": (1, 1), "tf32x3": (1, 2), "f16x3": (2, 2)}[passes]
+    parts_of_a, parts_of_b = PARTS[passes]
     return parts_of_a * tile_m + parts_of_b * tile_n
 
 
@@ -110,29 +122,60 @@ def _registers(tile_m: int, tile_n: int, groups: int, passes: Passes) -> int:
     """Returns the registers of a thread that multiplies. Three passes sum each stage apart; those of TF32 hold the
     parts of 64 x 32 elements of A, those of f16 another sum, of the parts' cross products."""
     sums = tile_m * tile_n // (128 * groups)
-    return {"tensor": sums + 28, "tf32x3": 2 * sums + 48 + 36, "f16x3": 3 * sums + 40}[passes]
+    return {"tensor": sums + 28, "tf32x3": 2 * sums + 48 + 36, "f16x3": 3 * sums + 40, "f16": sums + 28}[
+        passes
+    ]
+
+
+STORING, STORING_COLUMNS, MORE_SUMS = 64, 88, 32
+"""Registers of a thread beside its sums where one f16 pass stores these, as remainders in columns too, and the sums
+beyond which four take a register more: with fewer ptxas 13.0 spills, and an H100 took up to 1.8 times as long."""
+
+
+def storing_registers(problem: ConvolutionProblem, access: Im2col, split_k: int) -> int:
+    """Returns the registers beside its sums with which a thread of one f16 pass stores these; 0 where others do."""
+    if problem.passes != "f16" or not stores_sums(problem, access, split_k):
+        return 0
+    return STORING if problem.stacked == 1 else STORING_COLUMNS
+
+
+def _allowed_registers(warps: int) -> int:
+    """Returns the registers of a thread of so many warps of an SM, whose four parts have 16384 each."""
+    return 16384 // (32 * -(-warps // 4)) // 8 * 8
 
 
 def stages_beside_runs(
-    tile_m: int, tile_n: int, groups: int, part: int, halo: int, steps: int, device: Device
+    tile_m: int, tile_n: int, groups: int, part: int, halo: int, steps: int, device: Device, passes: Passes
 ) -> int:
     """Returns the stages of B that fit beside runs of A's rows in f16 parts, one tap of so many channels each, no more
     than there are steps; 0 where there is no room for two."""
-    if _registers(tile_m, tile_n, groups, "f16x3") > CONSUMER_REGISTERS[groups]:
+    if _registers(tile_m, tile_n, groups, passes) > CONSUMER_REGISTERS[groups]:
         return 0
-    runs = runs_held(part)
+    runs, row = runs_held(part), 2 * PARTS[passes][0] * part
     available = device.shared_memory - RESERVED - tables_bytes(tile_m, MOST_STAGES + runs) - 64
-    fit = (available - runs * 4 * (tile_m + halo) * part) // (4 * tile_n * part)
+    fit = (available - runs * row * (tile_m + halo)) // (row * tile_n)
     return min(fit, MOST_STAGES, max(2, steps)) if fit >= 2 else 0
 
 
 def stages_held(
-    tile_m: int, tile_n: int, groups: int, blocks: int, steps: int, device: Device, passes: Passes = "tensor"
+    tile_m: int,
+    tile_n: int,
+    groups: int,
+    blocks: int,
+    steps: int,
+    device: Device,
+    passes: Passes = "tensor",
+    storing: int = 0,
 ) -> int:
     """Stages of 128 bytes of K that so many blocks of an SM have room for, no more than there are steps;
-    0 where registers or shared memory do not suffice for two. Of f16 passes one step may take two of them."""
-    steps = max(steps, 2) if passes == "f16x3" else steps
+    0 where registers or shared memory do not suffice for two. Of f16 passes one step may take two or four of them.
+    `storing`: registers beside the sums that are stored from there."""
+    steps = max(steps, 2) if passes in IN_F16 else steps
     warps = 4 * groups + 1
+    sums = tile_m * tile_n // (128 * groups)
+    own = sums + storing + max(0, sums - MORE_SUMS) // 4
+    if storing and own > _allowed_registers(warps * blocks):
+        return 0
     registers = _registers(tile_m, tile_n, groups, passes)
     if deep(tile_m, tile_n, groups, passes):
         if blocks != (2 if groups == 1 else 1) or registers > CONSUMER_REGISTERS[groups]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from types import MappingProxyType
 
-from ucutlass.ir.elements import F32, Element
-from ucutlass.ir.schedule import PartialSchedule
+from ucutlass.ir.elements import F32, TF32, Element
+from ucutlass.ir.schedule import Math, PartialSchedule
 from ucutlass.kernels.convolution.plan import (
     ConvolutionPlan,
     DepthwiseWgradSchedule,
@@ -15,6 +17,9 @@ from ucutlass.kernels.convolution.plan import (
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.space import ORDER, Axes, ladder
+
+MATHS: Mapping[Element, tuple[Math, ...]] = MappingProxyType({F32: ("tf32x3", "f16x3"), TF32: ("f16",)})
+"""The words of `math` with which TMA's and wgmma's kernels multiply a compute type."""
 
 
 def axes(planned: Planned) -> Axes:
@@ -40,10 +45,10 @@ def _tiled(own: PartialSchedule, compute_type: Element, gathered: bool) -> Axes:
     kernel: Axes = {"warps": ("cooperative", "multistage"), "stages": (2, 3, 4, 5, 6, 8, 10, 12), **ORDER}
     item = compute_type.bytes
     if not gathered:
-        in_parts = compute_type == F32
-        depths: tuple[int, ...] = (32, 64) if in_parts else (128 // item,)
+        maths = MATHS.get(compute_type, ())
+        depths: tuple[int, ...] = (32, 64) if maths else (128 // item,)
         tiles = itertools.product((64, 128, 192), (32, 64, 96, 128, 160, 192, 256), depths)
-        math: Axes = {"math": ("tf32x3", "f16x3")} if in_parts else {}
+        math: Axes = {"math": maths} if maths else {}
         return {**kernel, **math, "tile": tuple(tiles), "blocks": (1, 2, 3, 4, 5, 6)}
     depths = (64 // item, 32 // item, 128 // item)
     tiles = itertools.product((32, 64, 128, 256), (32, 64, 128, 256), depths)

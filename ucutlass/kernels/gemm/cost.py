@@ -153,7 +153,7 @@ _VECTOR_FACTOR = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.4}
 
 
 _PASSES: Mapping[Math, int] = MappingProxyType(
-    {"tensor": 1, "tf32x3": 3, "tf32x3_rs": 3, "tf32x3_fused": 3, "f16x3": 3, "simt": 3}
+    {"tensor": 1, "f16": 1, "tf32x3": 3, "tf32x3_rs": 3, "tf32x3_fused": 3, "f16x3": 3, "simt": 3}
 )
 """Multiplications of a wgmma kernel for one of the problem; the rules refuse `simt`, once it is priced."""
 

@@ -70,7 +70,7 @@ class LaunchParameters:
     splits: int = 1
 
 
-Math: TypeAlias = Literal["tensor", "tf32x3", "tf32x3_rs", "tf32x3_fused", "f16x3", "simt"]
+Math: TypeAlias = Literal["tensor", "tf32x3", "tf32x3_rs", "tf32x3_fused", "f16x3", "f16", "simt"]
 """How a compute type is multiplied: as it is by tensor cores, f32 in three passes of tf32 or f16, or in FFMA. Of
 `tf32x3` by wgmma a launch before the kernel's splits both operands, of `tf32x3_rs` B alone: A is split in registers. Of
 `tf32x3_fused` there is no such launch: B is split in shared memory. Of `f16x3` a launch

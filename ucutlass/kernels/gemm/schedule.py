@@ -41,7 +41,7 @@ SM80_STAGES = 4
 COLUMNS = (1, 2, 4, 8)
 """Columns that a matrix-vector kernel computes."""
 
-ACCUMULATORS = {"tensor": 128, "tf32x3": 64, "tf32x3_rs": 64, "tf32x3_fused": 64, "simt": 64}
+ACCUMULATORS = {"tensor": 128, "f16": 128, "tf32x3": 64, "tf32x3_rs": 64, "tf32x3_fused": 64, "simt": 64}
 """32-bit accumulators a thread of a multistage kernel may hold: the rest of 255 registers is fragments, of which
 tf32x3 has five times as many and FFMA four steps of K."""
 

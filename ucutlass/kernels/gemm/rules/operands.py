@@ -81,6 +81,13 @@ def _beyond_lean(c: GemmCandidate) -> str:
 def math_fits_compute_type(c: GemmCandidate) -> Breach | None:
     assert not isinstance(c.schedule, GemvSchedule)
     compute_type, math = c.problem.compute_type.name, c.schedule.math
+    if math == "f16":
+        return Breach(
+            "`math f16` multiplies TF32 in convolutions alone",
+            "leave `math` out",
+            ("math",),
+            changed(c, math="tf32x3" if compute_type == "f32" else None),
+        )
     if compute_type == "f32" and math == "simt" and c.family == "sm90":
         return Breach(
             "pingpong and cooperative multiply by wgmma, f32 in three passes; FFMA is the multistage "
