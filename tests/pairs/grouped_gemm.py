@@ -13,13 +13,7 @@ from tests.pairs.text import Axis, Stored, kernel
 from ucutlass.kernels.grouped_gemm.plan import GroupedGemmPlan
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
-    {
-        "chosen": "",
-        "direct": "warps direct",
-        "cooperative": "warps cooperative",
-        "pingpong": "warps pingpong",
-        "split": "warps cooperative  split_k 2",
-    }
+    {"chosen": "", "direct": "warps direct", "cooperative": "warps cooperative", "pingpong": "warps pingpong"}
 )
 
 FUNCTIONS: Mapping[str, str] = MappingProxyType(
@@ -244,8 +238,6 @@ def _extents(choice: Choice, form: _Form, draw: Random) -> dict[str, int]:
     sides = {"tiles": TILES, "odd": ODD, "odd result": ODD}.get(kind, ALIGNED)
     summed = {"tiles": TILES, "odd": ODD}.get(kind, ALIGNED)
     across = choice["form"] == "group sums"
-    if choice["schedule"] == "split":  # into parts of a step each
-        summed = tuple(extent + 128 for extent in summed)
     extents = {
         "T": draw.choice(summed if across else sides),
         "F": draw.choice(sides),
@@ -253,7 +245,7 @@ def _extents(choice: Choice, form: _Form, draw: Random) -> dict[str, int]:
         "B": 3,
         "P": 1 if kind == "one" else 2,
         "Q": {"tiles": 64, "odd": 19, "odd result": 19}.get(kind, 48),
-        "G": draw.choice((2, 3)) if choice["schedule"] == "split" else draw.choice((1, 2, 3)),
+        "G": draw.choice((1, 2, 3)),
         "J": 21 if kind == "odd" else 128,
     }
     groups = {"i32, many": 33, "i64, one": 1}.get(choice["offsets"], draw.choice((3, 5)))
@@ -269,14 +261,12 @@ def _extents(choice: Choice, form: _Form, draw: Random) -> dict[str, int]:
 
 SCALED = ("scaled rows", "scaled columns", "scaled both", "scaled blocks")
 NARROW = ("narrow s4", "narrow s8", "narrow u8", "narrow e4m3", "narrow e5m2", "scaled s4", "scaled s8")
-TMA = ("cooperative", "pingpong", "split")
+TMA = ("cooperative", "pingpong")
 
 REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
     {"operand": ("shifted", "gathered")},
     {"extents": ("odd",), "schedule": TMA},
     {"compute type": ("f32",), "schedule": TMA},
-    {"schedule": ("split",), "form": ("pair", "batched pair", "ragged", "ragged pair", "group sums")},
-    {"schedule": ("split",), "extents": ("one",)},
     # What f16 and bf16 hold exactly is widened to these.
     {"form": NARROW, "compute type": ("tf32", "f32", "e4m3", "e5m2", "s8")},
     {"form": SCALED, "compute type": ("s8",)},
