@@ -153,7 +153,11 @@ def run(options: argparse.Namespace, folder: Path) -> list[Judged]:
                 append(outs[worker], asdict(results[last]))
             children[worker] = started(worker, last + options.jobs)
         for result in results.values():
-            if result.number not in printed and result.verdict in ("wrong", "failed"):
+            if result.number in printed:
+                continue
+            if options.out:
+                append(options.out, asdict(result))
+            if result.verdict in ("wrong", "failed"):
                 print(
                     f"module {result.number} {result.verdict}: {result.why}\n{result.plan}\n{result.text}",
                     flush=True,
@@ -185,9 +189,6 @@ def main() -> int:
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         results = run(options, Path(folder))
-    for result in results:
-        if options.out:
-            append(options.out, asdict(result))
     for verdict in ("refused", "not served", "undecided"):
         for why, count in Counter(r.why[:160] for r in results if r.verdict == verdict).most_common(12):
             print(f"{verdict} {count}: {why}")
