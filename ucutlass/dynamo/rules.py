@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from ucutlass.dynamo.gradients import RULES as GRADIENT_RULES
 from ucutlass.importer.export import more_decompositions
@@ -103,10 +104,59 @@ def _dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tenso
     return x * mask * (1.0 / (1.0 - p)), mask
 
 
+def _encoder_layer(
+    src: torch.Tensor,
+    width: int,
+    heads: int,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    proj_weight: torch.Tensor,
+    proj_bias: torch.Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    *rest: Any,
+    **mask: Any,
+) -> Any:
+    """What `nn.TransformerEncoderLayer` calls in eval mode without gradients. With a mask it stays whole: rows that are
+    hidden whole are PyTorch's own."""
+    (first_weight, first_bias, second_weight, second_bias), (up, up_bias, down, down_bias) = (
+        rest[:4],
+        rest[4:8],
+    )
+    if any(value is not None for value in (*rest[8:], *mask.values())):
+        return NotImplemented
+
+    def attention(x: torch.Tensor) -> torch.Tensor:
+        parts = F.linear(x, qkv_weight, qkv_bias).unflatten(-1, (3, heads, width // heads)).unbind(-3)
+        q, k, v = (part.transpose(1, 2) for part in parts)
+        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2)
+        return F.linear(y, proj_weight, proj_bias)
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        y = F.linear(x, up, up_bias)
+        return F.linear(F.gelu(y) if use_gelu else F.relu(y), down, down_bias)
+
+    def first(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (width,), first_weight, first_bias, eps)
+
+    def second(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (width,), second_weight, second_bias, eps)
+
+    if norm_first:
+        x = src + attention(first(src))
+        return x + block(second(x))
+    x = first(src + attention(src))
+    return second(x + block(x))
+
+
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Returns how AOTAutograd takes operators apart: as PyTorch does those that have neither a rule nor a place
     in TORCH_ONLY."""
     whole = RULES.keys() | TORCH_ONLY.keys()
     every: Mapping[Any, Any] = {**torch._decomp.core_aten_decompositions(), **more_decompositions()}
     table = {op: function for op, function in every.items() if str(op) not in whole}
-    return table | {torch.ops.aten.native_dropout.default: _dropout}
+    return table | {
+        torch.ops.aten.native_dropout.default: _dropout,
+        torch.ops.aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+    }
