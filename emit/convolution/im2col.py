@@ -216,6 +216,7 @@ def hopper_values(
         "swizzle_name": f"CU_TENSOR_MAP_SWIZZLE_{schedule.part * problem.a.read.bytes}B",
         "tma_type": compute_type.tma,
         "strides_alone": True,
+        "early_launches": True,
     }
 
 

@@ -78,7 +78,7 @@ class FoldText:
 class PackText:
     """An operand's copy in another order, see `convolution/pack.j2`; `before` are the copies before it, `split` says
     that there are two, of TF32 parts or, where the element is one, of f16 parts. `merged` are the axes that are one with the first in both orders, itself
-    among them; none where that stays innermost. `join`: groups lie beside each other in it. `stacked`: it is copied in the order that it has already."""
+    among them; none where that stays innermost. `join`: groups lie beside each other in it; `beside` are the axes that are one with the last in both orders. `stacked`: it is copied in the order that it has already."""
 
     name: str
     data: str
@@ -100,6 +100,7 @@ class PackText:
     fold: FoldText | None
     stacked: bool
     join: GroupJoin | None
+    beside: tuple[int, ...]
 
 
 def accesses(problem: ConvolutionProblem) -> tuple[AccessText, AccessText]:
@@ -228,9 +229,17 @@ def packs(problem: ConvolutionProblem) -> tuple[PackText, ...]:
                 _fold(operand),
                 bool(operand.stack),
                 operand.join,
+                _beside(operand),
             )
         )
     return tuple(texts)
+
+
+def _beside(operand: OperandAccess) -> tuple[int, ...]:
+    """The axis before the last of a copy without padding, where it is that before it in the tensor too: both are one."""
+    if operand.pad > 1 or operand.fold is not None or operand.stack or operand.join is not None:
+        return ()
+    return tuple(axis for axis in operand.order[-2:-1] if axis + 1 == operand.order[-1])
 
 
 def _fold(operand: OperandAccess) -> FoldText | None:

@@ -8,6 +8,8 @@
 inline uint32_t cast_smem_ptr_to_uint(void const* p) { return uint32_t(static_cast<uint8_t const*>(p) - emu::shared()); }
 inline void mbarrier_init(uint64_t* at, int arrivals) { emu::init_barrier(at, arrivals); }
 inline void fence_mbarrier_init() {}
+inline void griddepcontrol_launch_dependents() {}
+inline void griddepcontrol_wait() {}
 inline void mbarrier_wait(uint64_t* at, int parity) {
   static int64_t waits = 0;
   int64_t const own = ++waits;

@@ -13,7 +13,7 @@ from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess, WgradSchedule, unit_dim
-from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, joined_groups_of, wgrad_access
+from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, joined_groups_of, padded, wgrad_access
 from ucutlass.kernels.convolution.schedule_im2col import (
     BYTES,
     ROW_BYTES,
@@ -116,7 +116,8 @@ def prepared_wgrad(
     a = _ordered(problem.a, _order_a(problem, channels[0], batch))
     summed = [d for i in a.order for d in _summed(problem, i)]
     b = _ordered(problem.b, _order_b(problem, summed, batch))
-    ready = replace(problem, a=a, b=b)
+    joined = joined_groups_of(problem)
+    ready = replace(problem, a=_side_by_side(a, joined, sizes), b=_side_by_side(b, joined, sizes))
     how = wgrad_access(ready)
     if isinstance(how, str):
         return how
@@ -229,6 +230,16 @@ def _ordered(operand: OperandAccess, order: tuple[int, ...]) -> OperandAccess:
     return ordered(operand, order, last.window is None and unit_dim(operand) == last.extent)
 
 
+def _side_by_side(operand: OperandAccess, joined: set[int], sizes: tuple[int, ...]) -> OperandAccess:
+    """The operand with a copy that pads the channels of no group, where TMA reads those of all groups as one row of whole
+    16 bytes."""
+    if operand.pack is None or len(operand.axes) < 2:
+        return operand
+    group, own = (operand.axes[i].extent for i in operand.order[-2:])
+    whole = sizes[group] * sizes[own] * operand.read.bytes % BYTES == 0
+    return replace(operand, pad=1) if group in joined and whole else operand
+
+
 def _too_far(problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ...]) -> str | None:
     """Why windows reach farther than TMA's box does, by the formulas of `convolution/wgrad.cu.j2`."""
     by_name = {str(i): n for i, n in enumerate(sizes)}
@@ -267,8 +278,7 @@ def wgrad_schedule(
     for part, (tile_m, tile_n, groups) in itertools.product(parts, TF32_TILES if synchronous else TILES):
         if how.joined:
             width = sizes[problem.b.axes[how.columns[0]].extent]
-            beside = ((problem.a, channels), (problem.b, width))
-            whole = all(o.pack is None or count * size % BYTES == 0 for o, count in beside)
+            whole = not padded(problem.a) and not padded(problem.b)
             if not whole or tile_n % width or tile_n // width < 2 or (tile_n // width * channels) % part:
                 continue
         run = channels * (tile_n // width) if how.joined else channels
