@@ -35,9 +35,9 @@ class SlotText:
     narrow: str
 
 
-def render(problem: ConvolutionProblem, schedule: DepthwiseWgradSchedule) -> str:
-    """The code of a plan with a DepthwiseWgradSchedule, for `ucutlass.emit.text.finish`. Raises ValueError for a
-    problem that is no such gradient."""
+def render(problem: ConvolutionProblem, schedule: DepthwiseWgradSchedule, early_launches: bool) -> str:
+    """The code of a plan with a DepthwiseWgradSchedule, for `ucutlass.emit.text.finish`. `early_launches`: the GPU has
+    programmatic dependent launch. Raises ValueError for a problem that is no such gradient."""
     how = _access(problem, schedule)
     gemm = problem.gemm
     inputs = tuple(_slot(i, a, CPP[kind_of(a.elem)]) for i, a in enumerate(gemm.inputs))
@@ -83,6 +83,7 @@ def render(problem: ConvolutionProblem, schedule: DepthwiseWgradSchedule) -> str
         batch=[product(extent) for extent in gemm.batch],
         axes_a=len(problem.a.axes),
         axes_b=len(problem.b.axes),
+        early_launches=early_launches,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ucutlass.emit.convolution import depthwise_wgrad, direct, im2col, register_tile, sm80, wgrad
+from ucutlass.ir.hardware import ARCHES
 from ucutlass.kernels.convolution.plan import (
     ConvolutionPlan,
     DepthwiseWgradSchedule,
@@ -20,7 +21,7 @@ def render(plan: ConvolutionPlan) -> str:
         case DirectSchedule() as schedule:
             return direct.render(plan.problem, schedule)
         case DepthwiseWgradSchedule() as schedule:
-            return depthwise_wgrad.render(plan.problem, schedule)
+            return depthwise_wgrad.render(plan.problem, schedule, ARCHES[plan.arch].wgmma)
         case RegisterTileSchedule() as schedule:
             return register_tile.render(plan.problem, schedule)
         case Im2colSchedule() as schedule:

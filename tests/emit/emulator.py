@@ -41,6 +41,8 @@ _CALLS = {
     ),
     "++polls) all = load();": "++polls) (all = load()) ? void() : emu::yield();",
     "if (!all) __trap();": "if (!all) emu::fault(cudaErrorLaunchFailure);",
+    'asm volatile("griddepcontrol.launch_dependents;" ::: "memory")': "(void)0",
+    'asm volatile("griddepcontrol.wait;" ::: "memory")': "(void)0",
     'asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory")': "emu::wait(kPending)",
 }
 """Instructions of multistage kernels and of recurrent layers, as the emulator has them."""
