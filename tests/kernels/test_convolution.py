@@ -326,9 +326,11 @@ def test_threads_of_depthwise_layers_have_fewer_results_where_these_are_few() ->
   return dot[R, S](x[H = P + R - T//2, W = Q + S - T//2], w)
 }"""
     for taps, sizes, width, rows in (
-        (5, {"N": 32, "H": 28, "W": 28, "C": 240}, 4, 8),
+        (5, {"N": 32, "H": 28, "W": 28, "C": 240}, 4, 7),
         (7, {"N": 32, "H": 56, "W": 56, "C": 96}, 8, 8),
-        (3, {"N": 32, "H": 14, "W": 14, "C": 512}, 4, 4),
+        (3, {"N": 32, "H": 14, "W": 14, "C": 512}, 2, 7),
+        (3, {"N": 1, "H": 14, "W": 14, "C": 512}, 4, 2),
+        (3, {"N": 32, "H": 24, "W": 24, "C": 192}, 8, 4),
     ):
         written = text.replace("T//2", str(taps // 2)).replace("=T", f"={taps}")
         schedule = _conv(plan(written, sizes, "sm90a")).schedule

@@ -62,6 +62,12 @@ FEW_THREADS, LEAST_ROWS = 64, 2
 """Of the direct kernel an SM, below which a thread that stores results one by one has fewer, and the least of these: 232
 channels of 7 x 7 took an H200 4.0 us with 8, 2.44 with 4, 2.35 with 2 and 2.63 with 1."""
 
+SEVENTHS, LEAST_BYTES = 7, 4
+"""Results along a window of a thread where they divide images of 7, 14 or 28 results and 8 do not, and the bytes of neighbours
+that it keeps there at least: of 32 images of 7 x 7 and 1152 channels of f32 an H100 took 8.5 us by 2 x 7 and 12.4 by 4 x 4, of
+64 with 256 channels 5.3 by 1 x 7, 9.3 by 2 x 7 and 6.6 by 2 x 4, and of 14 x 14 results of bf16 14.7 by 2 x 7 and 17.1
+by 4 x 8."""
+
 ONE_BY_ONE = 4
 """The least results along a window of a thread of one channel: 57 channels of 14 x 14 took an H200 2.93 us with 4 and 3.45
 with 2, and of 28 x 28, 64 images, 47 with 4 and 38 with 8."""
@@ -89,9 +95,7 @@ def direct(
         schedule_ = depthwise_wgrad_schedule(problem_, gradient, sizes)
         return Algorithm(problem_, schedule_, 1, (Note("", "direct", why),))
     own = _taps(problem_, len(problem_.batch) - 1, sizes, fixed)
-    rows = (
-        width if width > 1 else _few_rows(math.prod(sizes[d] for run in problem_.batch for d in run), device)
-    )
+    rows = width if width > 1 else _few_rows(problem_, sizes, device)
     moving = slide(problem_, len(problem_.batch) - 1)
     if own > 0 and moving is not None and moving.repeats(rows):
         item_taps = _taps(problem_, len(problem_.batch) - 2, sizes, fixed)
@@ -107,7 +111,7 @@ def direct(
         width = min(width, LONG_WIDTH) if taps > MOST_TAPS else width
         rows = _rows(problem_, taps, sizes) if slides else 1
         if width == 1 and rows > 1:
-            rows = max(ONE_BY_ONE, min(rows, _few_rows(results, device)))
+            rows = max(ONE_BY_ONE, min(rows, _few_rows(problem_, sizes, device)))
         width, rows = _busy(problem_, width, rows, taps, sizes, device)
         schedule = DirectSchedule(width, rows, taps if rows > 1 else 0)
         if schedule.taps and results < SMALL * device.sms and moving is not None and moving.repeats(2):
@@ -126,10 +130,14 @@ def _ahead(problem: ConvolutionProblem, moving: Slide, sizes: tuple[int, ...], f
     return steps if steps <= MOST_TAPS and fixed.issuperset(rest) else 1
 
 
-def _few_rows(results: int, device: Device) -> int:
-    """Results of a thread that stores them one by one: 8, fewer where threads would be few."""
+def _few_rows(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device) -> int:
+    """Results of a thread that stores them one by one: 8, fewer where threads would be few, of which large windows take
+    more."""
+    results = math.prod(sizes[d] for run in problem.batch for d in run)
+    large = math.prod(sizes[d] for d in problem.k) > MOST_TAPS**2
+    threads = (LEAST_THREADS if large else FEW_THREADS) * device.sms
     rows = 8
-    while rows > LEAST_ROWS and results < rows * FEW_THREADS * device.sms:
+    while rows > LEAST_ROWS and results < rows * threads:
         rows //= 2
     return rows
 
@@ -210,9 +218,16 @@ def _rows(problem: ConvolutionProblem, taps: int, sizes: tuple[int, ...]) -> int
     usual = next((rows for rows in (4, 1) if moving.repeats(rows)), 1)
     if not 0 < taps <= most or moving.step > 2:
         return usual
-    rows, (dim,) = (8, 7)[moving.step - 1], problem.batch[across_mode(problem)]
+    (dim,) = problem.batch[across_mode(problem)]
+    rows = SEVENTHS if moving.step == 2 or (sizes[dim] % SEVENTHS == 0 and sizes[dim] % 8 != 0) else 8
     whole = math.ceil(sizes[dim] / rows) * rows <= 1.15 * sizes[dim]
     return rows if whole and moving.repeats(rows) else usual
+
+
+def _moves_by_one(problem: ConvolutionProblem) -> bool:
+    """Whether windows of neighbouring results are one step apart."""
+    moving = slide(problem, across_mode(problem))
+    return moving is not None and moving.step == 1
 
 
 def _busy(
@@ -222,6 +237,13 @@ def _busy(
     fewer neighbours (read off an H100 with eight layers)."""
     enough = BUSY_THREADS * device.sms
     results = math.prod(sizes[d] for run in problem.batch for d in run)
+    if rows == SEVENTHS and _moves_by_one(problem):
+        least = min(width, max(1, LEAST_BYTES // problem.a.elem.bytes))
+        if results >= least * rows * LEAST_THREADS * device.sms:
+            while width > least and results < width * 8 * enough:
+                width //= 2
+            return width, rows
+        rows = 8
     if rows < 8 or results >= width * rows * enough:
         return width, rows
     if taps <= FEW_TAPS:
