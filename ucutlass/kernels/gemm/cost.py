@@ -63,7 +63,9 @@ class Constants:
     cycle of the partial sums. exchange, exchange_bytes: cycles that adding the parts of K in a cluster takes whatever
     its size; bytes per cycle that a block reads of the others' sums. cached: part of L2 that operands can live in. wide_accumulators,
     register_operand: how much longer a step takes with more than 160 accumulators, with tf32 operands
-    that pass through registers (of 2048 x 4096 x 8192 an H100 took 374 us, and 324 without). split_step, fragment: cycles that a warp group adds to a step of K where
+    that pass through registers (of 2048 x 4096 x 8192 an H100 took 374 us, and 324 without). crowded: how much longer the epilogue of such
+    operands takes where one warp group has a tile of 128 x 128 elements (of 672 channels of 8 x 112 x 112 positions an H100
+    took 152 to 166 us by four such tiles, 127 to 133 by six smaller ones). split_step, fragment: cycles that a warp group adds to a step of K where
     it splits f32 in registers, once and for each 64 x 8 elements of A: an H100's times of 16 to 4096 rows
     are met within 7 % on average. split_shared: that it adds for each element of B that a thread splits in shared
     memory, as ten products took on an H100. split_f16, step_f16, step_f16_unhidden: of `dram`, what splitting into f16
@@ -102,6 +104,7 @@ class Constants:
     cached: float = 0.825
     wide_accumulators: float = 1.23
     register_operand: float = 1.15
+    crowded: float = 1.5
     split_step: float = 300.0
     fragment: float = 150.0
     split_shared: float = 50.0
@@ -226,7 +229,9 @@ def epilogue_cycles(c: GemmCandidate, elements: int, k: Constants) -> float:
     """SM cycles of the epilogue of that many elements."""
     alone = isinstance(c.schedule, Sm90Schedule) and c.schedule.warps == "pingpong"
     narrow = isinstance(c.schedule, Sm90Schedule) and c.schedule.tile[1] % _STEP != 0
-    return elements * _element_cycles(c.problem, c.routes, alone, narrow, k)
+    full = alone and elements >= _CROWDED and c.k_tiles <= _FEW_STEPS and not _k_major(c)
+    full = full and c.problem.compute_type.name == "tf32"
+    return elements * _element_cycles(c.problem, c.routes, alone, narrow, k) * (k.crowded if full else 1.0)
 
 
 @lru_cache(_MOST_REMEMBERED)
@@ -253,6 +258,10 @@ def _element_cycles(
         work += k.element
     return work
 
+
+_CROWDED, _FEW_STEPS = 128 * 128, 8
+"""Elements of the tile of one warp group whose sums leave few registers beside them, and the steps of K up to which that
+shows."""
 
 _STEP = 32
 """Columns of a tile that an epilogue stores at once where they divide it, else half as many."""
