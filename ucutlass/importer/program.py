@@ -27,6 +27,7 @@ from ucutlass.importer.graph import (
     Unsupported,
     with_copied_inputs,
 )
+from ucutlass.importer.joined_convolutions import with_joined_convolutions
 from ucutlass.importer.orders import channels_last
 from ucutlass.importer.parts_statistics import with_statistics_of_parts
 from ucutlass.importer.prices import NotLegal, StagePrices
@@ -331,7 +332,7 @@ def program_of(
     if not graph.inputs or not any(_reads(graph, i.name) for i in graph.inputs):
         raise Unsupported("nothing that is returned depends on a tensor")
     prices = StagePrices(exact=fixed)
-    graph = with_shifted_scans(with_copied_inputs(graph))
+    graph = with_joined_convolutions(with_shifted_scans(with_copied_inputs(graph)), prices)
     if switches.read().averages_ahead:
         graph = with_averaged_operands(graph, prices)
     graph = with_short_products(with_statistics_of_parts(graph), prices)
