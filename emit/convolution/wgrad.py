@@ -107,6 +107,8 @@ def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
         padded_channels=conv_sm90.extent_of(problem.a, how.channel),
         own_channels=f"e[{channel}]",
         k_major=how.k_major,
+        word=schedule.word,
+        tf32_lines=problem.compute_type == TF32 and schedule.word > 0,
         positions=" * ".join(conv_sm90.extent_of(problem.a, i) for i in how.positions),
         channels=channels,
         channels_real=run,
@@ -140,6 +142,8 @@ def check(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
         return "rows that lie apart are not reduced"
     if m % (64 * schedule.groups) or n % 64 or not 64 <= n <= 256:
         return f"tile {m}x{n} is not whole instructions of {schedule.groups} groups and rows of 128 bytes"
+    if schedule.word and (m, n) != (64, 64):
+        return f"warps fill tiles of 64 x 64, not {m} x {n}"
     if isinstance(how := wgrad_access(problem), WgradAccess) and how.k_major:
         return "" if k * problem.a.read.bytes == ROW else f"K {k} is no row of {ROW} bytes"
     if schedule.part * problem.a.read.bytes not in ROW_BYTES or k % 16 or not 16 <= k <= 256:

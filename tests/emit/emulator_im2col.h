@@ -10,6 +10,7 @@ inline void mbarrier_init(uint64_t* at, int arrivals) { emu::init_barrier(at, ar
 inline void fence_mbarrier_init() {}
 inline void griddepcontrol_launch_dependents() {}
 inline void griddepcontrol_wait() {}
+inline void fence_proxy_async() {}
 inline void mbarrier_wait(uint64_t* at, int parity) {
   static int64_t waits = 0;
   int64_t const own = ++waits;

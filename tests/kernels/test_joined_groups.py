@@ -43,7 +43,9 @@ def _text(
         pytest.param(80, 20, 1, 6, "forward", "bf16", True, "", id="four channels"),
         pytest.param(80, 20, 2, 7, "data", "f16", True, "", id="four channels, phases"),
         pytest.param(80, 20, 1, 6, "weights", "bf16", True, "", id="four channels, gradient of weights"),
-        pytest.param(80, 20, 1, 6, "weights", "bf16", False, "", id="four channels, copied beside each other"),
+        pytest.param(
+            80, 20, 1, 6, "weights", "bf16", False, "", id="four channels, copied beside each other"
+        ),
         pytest.param(72, 36, 2, 7, "weights", "tf32", False, "", id="two channels, copied beside each other"),
     ],
 )

@@ -36,16 +36,24 @@ def _kernel(text: str, sizes: dict[str, int]) -> tuple[WgradSchedule, bool]:
 
 @emulated
 @pytest.mark.parametrize(
-    ("text", "sizes", "splits", "copied"),
+    ("text", "sizes", "splits", "word"),
     [
-        pytest.param(HALF, {"N": 3, "H": 7, "W": 7, "C": 72, "K": 80}, 3, True, id="odd lines"),
-        pytest.param(ADDED, {"N": 2, "H": 8, "W": 16, "C": 137, "K": 70}, 1, False, id="epilogue"),
-        pytest.param(TF32, {"N": 2, "H": 10, "W": 10, "C": 68, "K": 130}, 2, False, id="tf32"),
-        pytest.param(GROUPS, {"N": 3, "G": 3, "H": 4, "W": 16, "C": 48, "K": 40}, 2, False, id="groups"),
+        pytest.param(HALF, {"N": 3, "H": 7, "W": 7, "C": 72, "K": 80}, 3, 2, id="odd lines"),
+        pytest.param(HALF, {"N": 2, "H": 3, "W": 22, "C": 70, "K": 65}, 1, 4, id="lines of words"),
+        pytest.param(HALF, {"N": 2, "H": 14, "W": 14, "C": 66, "K": 134}, 2, 8, id="half lines"),
+        pytest.param(TF32, {"N": 2, "H": 5, "W": 7, "C": 68, "K": 130}, 2, 4, id="tf32, odd lines"),
+        pytest.param(TF32, {"N": 2, "H": 6, "W": 7, "C": 30, "K": 70}, 1, 8, id="tf32, half lines"),
+        pytest.param(
+            GROUPS, {"N": 3, "G": 3, "H": 5, "W": 5, "C": 48, "K": 40}, 2, 2, id="groups, odd lines"
+        ),
+        pytest.param(ADDED, {"N": 2, "H": 8, "W": 16, "C": 137, "K": 70}, 1, 0, id="epilogue"),
+        pytest.param(TF32, {"N": 2, "H": 10, "W": 10, "C": 68, "K": 130}, 2, 0, id="tf32"),
+        pytest.param(GROUPS, {"N": 3, "G": 3, "H": 4, "W": 16, "C": 48, "K": 40}, 2, 0, id="groups"),
     ],
 )
-def test_gradients_compute_their_program(text: str, sizes: dict[str, int], splits: int, copied: bool) -> None:
-    assert _kernel(text, sizes)[1] == copied
+def test_gradients_compute_their_program(text: str, sizes: dict[str, int], splits: int, word: int) -> None:
+    schedule, copied = _kernel(text, sizes)
+    assert schedule.word == word and not copied
     assert judge(text, sizes, 0, "sm90a", lambda p: replace(p, launch=(*p.launch[:2], splits))) == []
 
 
@@ -81,7 +89,8 @@ def test_a_layer_of_ragged_lines_is_planned_again_by_its_own_schedule() -> None:
     ("lines", "images", "family"),
     [
         pytest.param("H=7, W=7", 32, ConvolutionPlan, id="many odd lines"),
-        pytest.param("H=7, W=7", 1, GemmPlan, id="few odd lines"),
+        pytest.param("H=7, W=7", 1, ConvolutionPlan, id="few odd lines"),
+        pytest.param("H=7, W=6", 1, GemmPlan, id="few even lines"),
         pytest.param("H=8, W=8", 32, GemmPlan, id="whole lines"),
         pytest.param("H, W", 32, GemmPlan, id="lines that a call brings"),
     ],
@@ -126,7 +135,7 @@ def test_sums_of_one_side_are_gemms() -> None:
     [
         pytest.param({"N": 64, "H": 7, "W": 7, "C": 512, "K": 512}, ConvolutionPlan, id="many images"),
         pytest.param({"N": 16, "H": 56, "W": 56, "C": 96, "K": 384}, ConvolutionPlan, id="many positions"),
-        pytest.param({"N": 1, "H": 7, "W": 7, "C": 512, "K": 512}, GemmPlan, id="copies cost more"),
+        pytest.param({"N": 1, "H": 8, "W": 8, "C": 64, "K": 64}, GemmPlan, id="few positions"),
     ],
 )
 def test_the_lower_price_decides(sizes: dict[str, int], kernel: type) -> None:

@@ -239,7 +239,9 @@ def _threads(schedule: ConvolutionSchedule) -> int:
             return threads
         case Sm80Schedule(tile=tile, warp_tile=warp):
             return 32 * (tile[0] // warp[0]) * (tile[1] // warp[1])
-        case Im2colSchedule(groups=groups) | WgradSchedule(groups=groups):
+        case WgradSchedule(groups=groups, word=word):
+            return 32 * (4 * groups + (4 if word else 1))
+        case Im2colSchedule(groups=groups):
             return 32 * (4 * groups + 1)
 
 

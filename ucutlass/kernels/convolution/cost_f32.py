@@ -39,7 +39,8 @@ class PriceModel:
     gathers, a part of the channels at one tap, with the rows of weights that come with it, `row_f16` both of f16
     parts, `beyond` what each of the channels takes that they lack; `staged` the share that f16 passes take longer where
     the results of a tile are stored apart; `reduced` what a result takes that passes shared memory to be reduced over
-    rows."""
+    rows; `early` the share of an empty launch that a copy takes whose end the next launch waits for (an H100: 3 to 6 us
+    less of two copies)."""
 
     step: float = 1500.0
     vectors: float = 890.0
@@ -52,6 +53,7 @@ class PriceModel:
     beyond: float = 1.55
     staged: float = 1.35
     reduced: float = 0.7
+    early: float = 0.3
 
 
 PRICE = PriceModel()
@@ -220,12 +222,15 @@ def multistage_seconds(
     return 2 * device.launch_floor + multiplied + stored + copies_seconds(problem, sizes, device)
 
 
-def copies_seconds(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device) -> float:
+def copies_seconds(
+    problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device, early: bool = False
+) -> float:
     """Returns the seconds of the launches that copy operands to other orders; one copies both in f16 parts, and another
-    that mostly does nothing follows it."""
+    that mostly does nothing follows it. `early`: the launch behind each is priced as one that begins before it has ended;
+    other kernels' prices were fitted with whole launches."""
     parts = PARTS[problem.passes]
     copied = [(o, n) for o, n in zip((problem.a, problem.b), parts, strict=True) if o.pack is not None]
-    launches = 2 if problem.passes in IN_F16 else len(copied)
+    launches = 2.0 if problem.passes in IN_F16 else len(copied) * (PRICE.early if early else 1.0)
     return launches * device.launch_floor + sum(_copy_seconds(o, parts, sizes, device) for o, parts in copied)
 
 

@@ -38,10 +38,9 @@ def granularity(plan: ConvolutionPlan, dims: Sequence[str], launch: Sequence[int
         for run in problem.batch if schedule.vector > 1 else ():
             step[run[0]] = max(step.get(run[0], 1), schedule.vector)
     if isinstance(schedule, WgradSchedule) and problem.a.contiguous is not None and problem.a.pack is None:
-        innermost = problem.a.contiguous.extent  # lines of positions are whole 16 bytes
-        step[innermost] = max(
-            step.get(innermost, 1), 16 // problem.a.read.bytes if innermost in problem.k else 1
-        )
+        innermost = problem.a.contiguous.extent  # lines of positions are whole 16 bytes, or words
+        line = (schedule.word or 16) // problem.a.read.bytes
+        step[innermost] = max(step.get(innermost, 1), line if innermost in problem.k else 1)
     if isinstance(schedule, Im2colSchedule | WgradSchedule) and schedule.joined:
         lines = 16 // problem.a.read.bytes  # of a group, beside others' in one row
         for dim in (problem.n[-1], *(problem.k[-1:] if isinstance(schedule, Im2colSchedule) else ())):

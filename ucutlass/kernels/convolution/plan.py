@@ -257,7 +257,8 @@ class WgradSchedule:
     """Hopper's for gradients of weights: TMA gathers positions of windows, wgmma multiplies over them, mma.sync in
     TF32. `tile` is
     M x N x K in elements, K the positions of a stage, M in blocks of `part` channels of one tap each; the rest
-    as in `Im2colSchedule`."""
+    as in `Im2colSchedule`. `word`: a warp group reads lines of positions that are no whole 16 bytes, so many bytes of a line
+    at a time, 0 where TMA does."""
 
     tile: tuple[int, int, int]
     part: int
@@ -265,6 +266,7 @@ class WgradSchedule:
     groups: int
     blocks: int
     joined: bool = False
+    word: int = 0
 
 
 ConvolutionSchedule: TypeAlias = (

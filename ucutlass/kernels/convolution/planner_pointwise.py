@@ -36,10 +36,10 @@ from ucutlass.kernels.violation import Violation
 MULTISTAGE, MULTISTAGE_OF_ODD = 1.4, 3.0
 """How many times its price GEMM's multistage kernel takes of such sums: read off an H200, where it took 1.06 to 5 times
 its price of 12 layers, and the kernel of one image at a time less of all of them. Of images of an odd number of 16 bits,
-which it reads one by one, it took 2.7 and 3.1 times its price."""
+which it reads one by one, it took 2.7 and 3.1 times its price, and an H100 3.4 times that of a layer of them."""
 
 MULTISTAGE_OF_LINES = 0.7
-"""The same of layers whose lines are ragged: an H200 took 0.66 to 1.24 times its price of seven of them."""
+"""The same of layers whose lines are ragged, but not of odd numbers of 16 bits: an H200 took 0.66 to 1.24 times its price of seven of them."""
 
 OWN_FIELDS = frozenset({"warps", "raster", "swizzle"})
 COPIED_FIELDS = OWN_FIELDS | {"tile", "stages", "blocks", "split_k"}
@@ -158,12 +158,12 @@ def _as_product(
 
 def _seconds_of_gemm(pattern: ConvolutionPattern, sizes: tuple[int, ...], planned: Planned) -> float:
     """What GEMM's kernel is compared by: it does not know how its operands lie."""
-    if not pattern.sums_positions:
-        return MULTISTAGE_OF_LINES * planned.seconds
-    innermost = itertools.takewhile(lambda axis: axis.name in pattern.k, reversed(pattern.a.axes))
+    sums = pattern.sums_positions
+    innermost = itertools.takewhile(lambda axis: (axis.name in pattern.k) == sums, reversed(pattern.a.axes))
     positions = math.prod(sizes[pattern.position[axis.name]] for axis in innermost)
-    odd = positions % 2 == 1 and pattern.a.elem.bytes == 2
-    return (MULTISTAGE_OF_ODD if odd else MULTISTAGE) * planned.seconds
+    if positions % 2 == 1 and pattern.a.elem.bytes == 2:
+        return MULTISTAGE_OF_ODD * planned.seconds
+    return (MULTISTAGE if sums else MULTISTAGE_OF_LINES) * planned.seconds
 
 
 def _own(

@@ -16,6 +16,7 @@ from ucutlass.kernels.convolution.cost_f32 import copies_seconds, im2col_seconds
 from ucutlass.kernels.convolution.match import ConvolutionPattern, exchanged
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule
 from ucutlass.kernels.convolution.plan_im2col import MOST_SPACE, Im2col, im2col
+from ucutlass.kernels.convolution.plan_wgrad import WgradAccess
 from ucutlass.kernels.convolution.planner_algorithm import FEW_CHANNELS, Algorithm, copies_note
 from ucutlass.kernels.convolution.problem import convolution_problem
 from ucutlass.kernels.convolution.schedule_groups import joined_groups, with_joined_columns
@@ -265,20 +266,26 @@ def by_images(
 ) -> Algorithm | str:
     """Returns the kernel of a gradient of a 1x1 layer's weights that reads the positions of one image at a time, or why
     it does not take the problem."""
-    ready = prepared_k_major(convolution_problem(pattern, sizes, aligned), sizes)
-    if isinstance(ready, str):
-        return ready
-    problem, how = ready
-    priced = wgrad_schedule(problem, how, sizes, device)
+    ways = prepared_k_major(convolution_problem(pattern, sizes, aligned), sizes, aligned)
+    if isinstance(ways, str):
+        return ways
+    return cheapest([_by_images(*way, sizes, device) for way in ways])
+
+
+def _by_images(
+    problem: ConvolutionProblem, how: WgradAccess, word: int, sizes: tuple[int, ...], device: Device
+) -> Algorithm | str:
+    priced = wgrad_schedule(problem, how, sizes, device, word)
     if priced is None:
         return "groups do not fill a tile together"
     clocks, splits, schedule = priced
-    why = f"TMA reads the positions of an image, wgmma multiplies rows as they lie; {splits} parts of the sum"
+    reader = "a warp group reads" if word else "TMA reads"
+    why = f"{reader} the positions of an image, wgmma multiplies rows as they lie; {splits} parts of the sum"
     notes = [Note("", "im2col", why)]
     if problem.a.pack is not None:
         copied = "A and B copied to the workspace first, lines of positions padded to 16 bytes"
         notes.append(Note("", "layout", copied))
-    seconds = clocks / device.clock + copies_seconds(problem, sizes, device)
+    seconds = clocks / device.clock + copies_seconds(problem, sizes, device, early=True)
     return Algorithm(problem, schedule, splits, tuple(notes), seconds)
 
 

@@ -131,6 +131,12 @@ class Model:
 
 MODEL = Model()
 
+ROW_BY_WORDS = MappingProxyType({2: 8.0, 4: 7.5, 8: 6.3})
+LOADED = 2000.0
+"""Clocks in which warps bring a row of 128 bytes to shared memory, by the bytes that a lane loads at a time, and those until
+the loads of a stage have arrived: read off an H100 with six gradients of 1x1 weights, of which one block alone took 22 to
+24 us where two that share an SM took 16."""
+
 WIDE_EPILOGUE = 8000.0
 """Clocks more of a tile of 128 columns in three f16 passes whose threads do much for their sums: an H200 takes 2.29 ms by
 192 x 64 and 2.63 by 128 x 128 for 64 to 128 channels where they read two tensors (KernelBench's 2/31), 1.32 and 1.51
@@ -651,8 +657,10 @@ def clocks(
     steps: int,
     device: Device,
     passes: Passes = "tensor",
+    word: int = 0,
 ) -> float:
-    """Clocks of the SM with the most blocks, by `MODEL`; f32 is multiplied in three passes."""
+    """Clocks of the SM with the most blocks, by `MODEL`; f32 is multiplied in three passes. `word`: warps fill the stages,
+    so many bytes of a row at a time."""
     (tile_m, tile_n, _), held = s.tile, s.stages
     parts = s.split_k if isinstance(s, Im2colSchedule) else 1
     blocks = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch * parts
@@ -666,6 +674,8 @@ def clocks(
         multiply = 3 * multiply + (MODEL.splitting if s.groups * concurrent == 1 else 0.0)
     brought = rows_of_tiles(tile_m, tile_n, passes) * 128 / MODEL.bytes
     waited = MODEL.latency / (concurrent * max(held - 1.5, 0.5))
+    if word:
+        brought = max((tile_m + tile_n) * ROW_BY_WORDS[word], LOADED / concurrent)
     # Where two of them are near each other, both are felt.
     step = math.sqrt(math.sqrt(multiply**4 + brought**4 + waited**4))
     own = MODEL.wave + MODEL.result * tile_m * tile_n * concurrent

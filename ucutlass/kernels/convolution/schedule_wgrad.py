@@ -46,6 +46,9 @@ TILES = (
 TF32_TILES = ((128, 128, 2), (128, 128, 1), (128, 64, 2), (128, 64, 1), (64, 128, 1), (64, 64, 1))
 """Those that mma.sync multiplies in TF32: a warp has half of the columns."""
 
+BY_WARPS = ((64, 64, 1),)
+"""Those that warps fill: what 128 threads load at a time (an H100 took 1.2 to 2 times as long by larger ones)."""
+
 ROW = 128
 """Bytes of a row of a stage's tiles as the stages are counted: positions of a stage are as many elements."""
 
@@ -129,10 +132,11 @@ def prepared_wgrad(
 
 
 def prepared_k_major(
-    problem: ConvolutionProblem, sizes: tuple[int, ...]
-) -> tuple[ConvolutionProblem, WgradAccess] | str:
-    """The problem of a 1x1 layer whose positions are innermost as TMA reads it: as it lies, or copied with lines of
-    whole 16 bytes, as all of TMA's strides are; or why it does not."""
+    problem: ConvolutionProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None
+) -> list[tuple[ConvolutionProblem, WgradAccess, int]] | str:
+    """The problem of a 1x1 layer whose positions are innermost in the ways to read it: by TMA as it lies, or, where its lines
+    are no whole 16 bytes, as all of TMA's strides are, by TMA from a copy, and as it lies by warps with the bytes that
+    these load at a time; or why there is none."""
     if problem.compute_type.name not in (*WGMMA_TYPES, TF32.name) or problem.gemm.accumulate != "f32":
         return f"compute type {problem.compute_type.name} accumulated in {problem.gemm.accumulate} is not multiplied by wgmma here"
     if any(isinstance(o, Reduction) for o in problem.gemm.outputs):
@@ -143,9 +147,12 @@ def prepared_k_major(
     width = BYTES // problem.a.read.bytes
     both = (problem.a, problem.b)
     if _positions(problem, how, sizes) % width == 0 and all(w.align > 1 for w in both):
-        return problem, how
+        return [(problem, how, 0)]
+    word = problem.a.read.bytes
+    if aligned is None or all(aligned[w.pointer] for w in both):
+        word *= min(8 // word, math.gcd(width, _positions(problem, how, sizes)))
     a, b = (replace(w, pack=tuple(range(len(w.axes))), pad=width, align=width) for w in both)
-    return replace(problem, a=a, b=b), how
+    return [(problem, how, word), (replace(problem, a=a, b=b), how, 0)]
 
 
 def _positions(problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ...]) -> int:
@@ -253,7 +260,7 @@ def _too_far(problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ..
 
 
 def wgrad_schedule(
-    problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ...], device: Device
+    problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ...], device: Device, word: int = 0
 ) -> tuple[float, int, WgradSchedule] | None:
     """The clocks of the tile and the parts of the sum that fill the device best, with these; None where groups do not
     fill a tile together."""
@@ -275,7 +282,8 @@ def wgrad_schedule(
         images = 1 if how.image is None else sizes[problem.a.axes[how.image].extent]
         steps = images * math.ceil(_positions(problem, how, sizes) / depth)
     candidates: list[tuple[float, int, WgradSchedule]] = []
-    for part, (tile_m, tile_n, groups) in itertools.product(parts, TF32_TILES if synchronous else TILES):
+    tiles_tried = TF32_TILES if synchronous else BY_WARPS if word else TILES
+    for part, (tile_m, tile_n, groups) in itertools.product(parts, tiles_tried):
         if how.joined:
             width = sizes[problem.b.axes[how.columns[0]].extent]
             whole = not padded(problem.a) and not padded(problem.b)
@@ -284,20 +292,20 @@ def wgrad_schedule(
         run = channels * (tile_n // width) if how.joined else channels
         rows = channels if how.k_major else taps * math.ceil(run / part) * part
         for blocks in range(1, MOST_BLOCKS + 1):
-            held = stages_held(tile_m, tile_n, groups, blocks, steps, device)
+            held = stages_held(tile_m, tile_n, groups, blocks, steps, device, producers=4 if word else 1)
             if held == 0 or (synchronous and not _fragments_fit(tile_m, tile_n, groups, blocks)):
                 continue
-            schedule = WgradSchedule((tile_m, tile_n, depth), part, held, groups, blocks, how.joined)
+            schedule = WgradSchedule((tile_m, tile_n, depth), part, held, groups, blocks, how.joined, word)
             tiles = math.ceil(rows / tile_m) * math.ceil(n / tile_n) * batch
             for splits in _splits(tiles, blocks, steps, device):
                 steps_each = math.ceil(steps / splits)
                 if synchronous:
                     time = _synchronous_clocks(schedule, channels, tiles * splits, steps_each, device)
                 else:
-                    time = clocks(schedule, rows, n, batch * splits, steps_each, device)
-                    if min(blocks, math.ceil(tiles * splits / device.sms)) == 1:
+                    time = clocks(schedule, rows, n, batch * splits, steps_each, device, word=word)
+                    if word == 0 and min(blocks, math.ceil(tiles * splits / device.sms)) == 1:
                         time *= FINISH.alone[groups - 1]
-                    time *= SMALL_TILES.get(tile_m * tile_n, 1.0) if how.k_major else 1.0
+                    time *= SMALL_TILES.get(tile_m * tile_n, 1.0) if how.k_major and word == 0 else 1.0
                 if splits > 1:
                     moved = 8.0 * splits * tiles * tile_m * tile_n
                     time += FINISH.launch + moved / FINISH.bytes

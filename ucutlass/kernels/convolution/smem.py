@@ -166,12 +166,13 @@ def stages_held(
     device: Device,
     passes: Passes = "tensor",
     storing: int = 0,
+    producers: int = 1,
 ) -> int:
     """Stages of 128 bytes of K that so many blocks of an SM have room for, no more than there are steps;
     0 where registers or shared memory do not suffice for two. Of f16 passes one step may take two or four of them.
-    `storing`: registers beside the sums that are stored from there."""
+    `storing`: registers beside the sums that are stored from there; `producers`: the warps that fill stages."""
     steps = max(steps, 2) if passes in IN_F16 else steps
-    warps = 4 * groups + 1
+    warps = 4 * groups + producers
     sums = tile_m * tile_n // (128 * groups)
     own = sums + storing + max(0, sums - MORE_SUMS) // 4
     if storing and own > _allowed_registers(warps * blocks):
