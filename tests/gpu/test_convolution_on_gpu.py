@@ -42,6 +42,20 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, int]]] = {
 }""",
         {"N": 1, "H": 9, "W": 7},
     ),
+    "weight gradient, groups of four, rows innermost": (
+        """kernel k(x: f16[N, (G=32 C=4), H, W], y: f16[N, (G=32 K=4), P=H, Q=W]) -> f16[(G=32 K=4), C=4, R=3, S=3] {
+  return dot[N, P, Q](x[H = P + R - 1, W = Q + S - 1], y)
+}""",
+        {"N": 1, "H": 9, "W": 7},
+    ),
+    "1x1 weight gradient, odd lines": (
+        "kernel k(x: bf16[N, C, H=7, W=7], y: bf16[N, K, H=7, W=7]) -> bf16[K, C] { return dot[N, H, W](x, y) }",
+        {"N": 8, "C": 72, "K": 80},
+    ),
+    "1x1 weight gradient, odd lines in tf32": (
+        "kernel k(x: f32[N, C, H=5, W=5], y: f32[N, K, H=5, W=5]) -> f32[K, C] { return dot[N, H, W](tf32(x), tf32(y)) }",
+        {"N": 8, "C": 40, "K": 72},
+    ),
     "1x1 of odd lines": (
         "kernel k(x: bf16[N, C, H=7, W=7], w: bf16[K, C]) -> bf16[N, K, H=7, W=7] { return relu(dot[C](x, w)) }",
         {"N": 2, "C": 24, "K": 16},
@@ -97,6 +111,9 @@ LARGER: Mapping[str, Mapping[str, int]] = {
     "f32 columns across, no channels": {"N": 37, "H": 65, "J": 20, "K": 68},
     "groups of four": {"N": 9, "H": 41, "W": 30},
     "weight gradient, groups of four": {"N": 9, "H": 41, "W": 30},
+    "weight gradient, groups of four, rows innermost": {"N": 9, "H": 41, "W": 30},
+    "1x1 weight gradient, odd lines": {"N": 16, "C": 330, "K": 200},
+    "1x1 weight gradient, odd lines in tf32": {"N": 33, "C": 330, "K": 200},
     "1x1 of odd lines": {"N": 32, "C": 512, "K": 1024},
     "depthwise of odd channels": {"N": 16, "H": 31, "W": 43, "C": 57},
     "depthwise weight gradient, along lines": {"N": 9, "H": 41, "W": 30, "C": 67},
