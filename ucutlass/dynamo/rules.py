@@ -128,7 +128,8 @@ def _encoder_layer(
         return NotImplemented
 
     def attention(x: torch.Tensor) -> torch.Tensor:
-        parts = F.linear(x, qkv_weight, qkv_bias).unflatten(-1, (3, heads, width // heads)).unbind(-3)
+        qkv = F.linear(x, qkv_weight, qkv_bias)
+        parts = qkv.view(*qkv.shape[:-1], 3, heads, width // heads).unbind(-3)
         q, k, v = (part.transpose(1, 2) for part in parts)
         y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2)
         return F.linear(y, proj_weight, proj_bias)
