@@ -56,11 +56,7 @@ FIELDS: Mapping[str, ScheduleField] = MappingProxyType(
             ScheduleField("stages", 0, (), (2, 32), "tiles of K, keys, lines in flight"),
             ScheduleField("warp_tile", 2, (), None, "elements of a warp"),
             ScheduleField(
-                "math",
-                0,
-                get_args(Math),
-                None,
-                "f32: three passes (`rs`: A in registers) or FFMA; `f16`: TF32",
+                "math", 0, get_args(Math), None, "f32: 3 passes (`rs`: A in registers), FFMA; `f16` TF32"
             ),
             ScheduleField("swap", 0, ("no", "yes"), None, "yes: the transpose, N on the tile's M side"),
             ScheduleField(
