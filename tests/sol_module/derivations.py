@@ -64,9 +64,7 @@ def compare(problem: Problem, work: ModuleWork, theirs: dict[str, Any], device: 
     more = (work.products - their_flops, work.fused.bytes - theirs["bytes"])
     expected = (problem.flops_more, problem.bytes_more)
     verdict = "DISAGREES" if more != expected else "explained" if any(more) else "agrees"
-    their_seconds = max(
-        their_flops / max(device.peaks["tf32"], device.peaks["f16"]), theirs["bytes"] / device.bandwidth
-    )
+    their_seconds = max(their_flops / device.peaks["tf32"], theirs["bytes"] / device.bandwidth)
     return Row(
         problem.key,
         theirs["name"],

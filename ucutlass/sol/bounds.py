@@ -144,16 +144,13 @@ def calibrated(device: Device, ceilings: Ceilings) -> Rates:
 def compute_rate(compute_type: str, flops: Mapping[str, float]) -> tuple[str, float]:
     """Returns the entry of `flops` at which operations of a compute type run, and its rate.
 
-    f32 products run as three passes of tf32 or f16 or as f32, whichever is fastest, and those of tf32 as such or as
-    f16, which has as many bits of an element. f16 accumulation runs at f16's rate
+    f32 products run as three passes of tf32 or f16 or as f32, whichever is fastest. f16 accumulation runs at f16's rate
     unless the device has a rate of its own for it. A compute type that the tensor cores lack widens to
     f16.
     """
     match compute_type:
         case "tf32x3":
             options: tuple[str, ...] = ("tf32x3", "f16x3", "f32")
-        case "tf32":
-            options = ("tf32", "f16")
         case "f16_f16":
             options = ("f16_f16", "f16")
         case _:
