@@ -117,7 +117,8 @@ def test_any_range_of_elements_is_no_worse_than_eager(wide: str, math: str) -> N
     rows, taps = x.permute(0, 2, 1), w.permute(0, 2, 1)
     exact = conv1d(rows.double(), taps.double()).permute(0, 2, 1)
     sums = conv1d(rows.double().abs(), taps.double().abs()).permute(0, 2, 1)
-    torch.backends.cudnn.allow_tf32 = math == "f16"
     eager = (conv1d(rows, taps).permute(0, 2, 1).double() - exact).abs() / sums
     own = (kernel(x, w).double() - exact).abs() / sums
-    assert own.max() <= 2 * eager.max()
+    # TF32 rounds either operand by up to 2^-11 of itself, and eager in TF32 need not multiply in it.
+    roundings = 2 * 2.0**-11 if math == "f16" else 0.0
+    assert own.max() <= 2 * eager.max() + roundings

@@ -16,9 +16,12 @@ from torch.nn.functional import conv_transpose2d
 from tests.emit import emulator
 from tests.emit.harness import HOST_SHIM
 from tests.kernels.convolution_emulated import call, judge, plan
+from ucutlass.agent.compute_type_casts import in_compute_type
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import emit
+from ucutlass.ir.elements import TF32
 from ucutlass.kernels.convolution.plan import ConvolutionPlan, ConvolutionProblem
+from ucutlass.reference.rounding import cast
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
@@ -81,8 +84,11 @@ def test_results_between_neighbours_are_columns(text: str, schedule: str, sizes:
 
 
 @emulated
-def test_what_is_not_finite_reaches_the_results_that_read_it_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("math", ["f16x3", "f16"])
+def test_what_is_not_finite_reaches_the_results_that_read_it_alone(math: str, tmp_path: Path) -> None:
     text = IMAGES.replace("EXTENT", "2*H").replace("SCHEDULE", "")
+    if math == "f16":
+        text = in_compute_type(text, "k", "tf32").replace("math f16x3", "math f16")
     planned = plan(text, {"B": 1, "C": 17, "H": 5, "W": 6, "F": 4, "R": 3, "S": 3}, "sm90a")
     source = emit(planned.plan, "")
     shimmed = replace(source, text=f"#include <cmath>\n{HOST_SHIM}{source.text}")
@@ -92,6 +98,8 @@ def test_what_is_not_finite_reaches_the_results_that_read_it_alone(tmp_path: Pat
     x[0, 3, 1, 1], x[0, 5, 4, 5], x[0, 4, 3, 1] = torch.inf, -torch.inf, torch.nan
     result = torch.empty(1, 4, 10, 12)
     assert call(entry, [x, w, b, y, result], planned.sizes, [], planned.launch) == 0
+    if math == "f16":
+        x, w = (cast(t.double(), TF32) for t in (x, w))
     exact = conv_transpose2d(x.double(), w.double(), b.double(), 2, 1, 1).relu() + y
     assert torch.equal(result.isnan(), exact.isnan()) and torch.equal(result.isinf(), exact.isinf())
     torch.testing.assert_close(result.double(), exact, rtol=1e-5, atol=1e-5, equal_nan=True)
