@@ -28,6 +28,16 @@ def error_text(driver: ctypes.CDLL, status: int) -> str:
     return text.value.decode(errors="replace") if text.value else f"CUDA error {status}"
 
 
+def bind_context(device: int) -> None:
+    """Makes a device's primary context, which the runtime API shares, this thread's where that has none: torch leaves a
+    thread that allocates from its cache alone without one. Raises OSError without a driver, and DriverRefused."""
+    driver, context = library(), ctypes.c_void_p()
+    call(driver, "cuCtxGetCurrent", ctypes.byref(context))
+    if context.value is None:
+        call(driver, "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        call(driver, "cuCtxSetCurrent", context)
+
+
 _BLOCKING_SYNC = 4
 """CU_CTX_SCHED_BLOCKING_SYNC of cuda.h."""
 

@@ -55,7 +55,8 @@ def branches_of(device: torch.device, main: int, stream_count: int, events: int)
 
 def branches(device: torch.device, main: int, stream_count: int, events: int) -> Branches:
     """`stream_count` - 1 streams beside `main`, and `events` events, made where they are not there yet. The
-    device must be current. Raises DriverRefused."""
+    device must be current; a thread without a context has its primary one then. Raises DriverRefused."""
+    cuda_driver.bind_context(device.index or 0)
     with _LOCK:
         streams, marks = _KEPT.setdefault((device, main), ([], []))
         # Not torch's streams: it hands each of those out again, to who may capture on it.

@@ -274,9 +274,10 @@ static int32_t run_in_line(Plan const* plan, Call const* call, char* workspace, 
   return 0;
 }
 
+enum { CUDA = 1000, INVALID_CONTEXT = CUDA + 201 };  // ucutlass/kernels/gemm/plan.py; CUDA_ERROR_INVALID_CONTEXT (cuda.h)
+
 static int32_t run_branches(Plan const* plan, Call const* call, char* workspace, Branches const* on,
                             int* at) {
-  enum { CUDA = 1000 };  // ucutlass/kernels/gemm/plan.py
   int32_t code = 0, status = 0;
   *at = -1;
   if (plan->start >= 0) status = on->record(on->events[plan->start], on->streams[0]);
@@ -317,11 +318,17 @@ static void free_branches(Branches* branches) {
   free(branches);
 }
 
-// What launch.py `_branches` gives: streams, events, and the driver's two functions.
-static Branches* add_branches(Plan* plan, void* stream) {
+// What launch.py `_branches` gives: streams, events, and the driver's two functions. It binds a context to this thread
+// where that has none.
+static PyObject* describe_branches(Plan const* plan, void* stream) {
   PyObject* number = PyLong_FromLongLong((long long)(intptr_t)stream);
   PyObject* description = number ? PyObject_CallFunctionObjArgs(plan->make_branches, number, NULL) : NULL;
   if (number) Py_DecRef(number);
+  return description;
+}
+
+static Branches* add_branches(Plan* plan, void* stream) {
+  PyObject* description = describe_branches(plan, stream);
   if (!description) return NULL;
   Branches* branches = (Branches*)calloc(1, sizeof(Branches));
   if (branches) {
@@ -360,6 +367,16 @@ static int launch(Launcher const* self, Plan* plan, Call* call) {
   if (branches) {
     // With the GIL: no other thread may record the events between this one's records and waits.
     code = run_branches(plan, call, (char*)workspace, branches, &at);
+    if (code == INVALID_CONTEXT && at < 0) {
+      // A thread that has launched nothing yet: its first event was refused, and nothing runs.
+      PyObject* description = describe_branches(plan, stream);
+      if (!description) {
+        if (scratch) Py_DecRef(scratch);
+        return -1;
+      }
+      Py_DecRef(description);
+      code = run_branches(plan, call, (char*)workspace, branches, &at);
+    }
   } else {
     // The driver may wait for room in its queue: other Python threads run meanwhile.
     PyThreadState* state = PyEval_SaveThread();

@@ -66,6 +66,7 @@ def load(stages: Path, route: Native | NoNative, monkeypatch: pytest.MonkeyPatch
             ctypes.cast(getattr(library, n), ctypes.c_void_p).value for n in ("fake_record", "fake_wait")
         )
         assert record is not None and wait is not None
+        ctypes.c_int32.in_dll(library, "has_context").value = 1
         return Branches(tuple(range(streams)), tuple(FIRST_EVENT + i for i in range(events)), (record, wait))
 
     monkeypatch.setattr(beside, "branches", fakes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 import torch
 
@@ -164,6 +166,18 @@ def test_independent_stages_fork_and_join(load: Load) -> None:
             (RECORD, join, 1),
             (WAIT, join, 0),
         ]
+
+
+def test_a_thread_without_a_context_has_one_before_its_first_event(load: Load) -> None:
+    made = load(APART)
+    x, y = numbers(4, 4), numbers(4, 4, seed=1)
+    for _ in range(3):  # the native launcher has the shape then
+        made.call(x, y)
+    made.trace()
+    ctypes.c_int32.in_dll(made.library, "has_context").value = 0
+    p, q = made.call(x, y)
+    assert torch.equal(p, x + 1) and torch.equal(q, y + 2)
+    assert [t[0] for t in made.trace()] == [RECORD, LAUNCH, WAIT, LAUNCH, RECORD, WAIT]
 
 
 def test_a_diamond_waits_where_it_must(load: Load) -> None:
