@@ -110,7 +110,7 @@ def test_a_loaded_pipeline_takes_what_is_ready_for_its_extents(
     assert isinstance(pipeline, ir.Pipeline)
     ready, taken = built._pipeline(checked, pipeline, payload), dict[LaunchRequest, BuiltPipeline]()
     monkeypatch.setattr(assembly, "bind_pipeline", lambda built: built)
-    choose = partial(api._choose_all, checked, pipeline, "sm90a", False, taken, ready, False)
+    choose = partial(api._choose_all, checked, pipeline, "sm90a", False, taken, ready)
     assert choose(request(SIZES)) is ready and taken == {request(SIZES): ready}
 
 
