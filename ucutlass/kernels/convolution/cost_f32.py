@@ -195,12 +195,17 @@ def _share_of_stores(
 
 def _of_one_pass(problem: ConvolutionProblem, copies: float, sizes: tuple[int, ...], device: Device) -> float:
     """Returns the seconds of the copies and of the results' long work."""
-    results = math.prod(sizes[d] for names in (problem.m, problem.n, *problem.batch) for d in names)
-    much = ONE_PASS_PRICE.much if does_much(problem) else 0.0
-    work = much * results / device.sms / device.clock
+    work = long_work_seconds(problem, sizes, device)
     if problem.passes == "tensor":
         return copies + work / 2
     return ONE_PASS_PRICE.copied * copies + ONE_PASS_PRICE.launches + work
+
+
+def long_work_seconds(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device) -> float:
+    """Returns the seconds in which threads compute long functions of the results, where nothing else hides them."""
+    results = math.prod(sizes[d] for names in (problem.m, problem.n, *problem.batch) for d in names)
+    much = ONE_PASS_PRICE.much if does_much(problem) else 0.0
+    return much * results / device.sms / device.clock
 
 
 def multistage_seconds(
