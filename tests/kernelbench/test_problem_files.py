@@ -25,7 +25,7 @@ from ucutlass.runtime.module.signature import (
     names,
 )
 from ucutlass.runtime.module.source import class_as_problem
-from ucutlass.tasks import problem_file
+from ucutlass.tasks import gpu_turn, problem_file
 
 MIB = 2**20
 COUNTER = """
@@ -87,7 +87,7 @@ def test_the_gpu_is_locked_once_the_process_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, or_cpu: bool
 ) -> None:
     events: list[str] = []
-    monkeypatch.setattr(torch.cuda, "init", lambda: events.append("ready"))
+    monkeypatch.setattr(gpu_turn, "open_context", lambda: events.append("ready"))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: events.append("memory"))
     hold = gpu_lock.hold_gpu
 
