@@ -15,6 +15,16 @@ from ucutlass.dynamo.host_constants import move_host_constants
 DEVICE = torch.device("meta")
 
 
+class Checked(fx.Interpreter):
+    """Runs a graph and holds each value's device against what the graph says of it."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if isinstance(value, torch.Tensor):
+            assert value.device == n.meta["val"].device, n
+        return value
+
+
 def devices_of(function: Callable[[torch.Tensor], Any]) -> dict[str, torch.device]:
     """Returns the devices of the values of a function's graph on a device, by the names of their nodes."""
     graphs: list[fx.GraphModule] = []
@@ -31,8 +41,7 @@ def devices_of(function: Callable[[torch.Tensor], Any]) -> dict[str, torch.devic
             torch.empty(4, 5, device=DEVICE)
         )
     (graph,) = graphs
-    for node in graph.graph.find_nodes(op="get_attr"):
-        assert getattr(graph, node.target).device == node.meta["val"].device
+    Checked(graph).run(torch.empty(4, 5, device=DEVICE))
     return {node.name: node.meta["val"].device for node in graph.graph.nodes if "val" in node.meta}
 
 
@@ -56,8 +65,14 @@ def test_constants_are_made_on_the_device(function: Callable[[torch.Tensor], Any
         lambda x: (x + 1, torch.arange(3) + 1),
         lambda x: x + torch.rand(5).to(x.device),
         lambda x: (x + (a := torch.ones(5)).to(x.device), a),
+        lambda x: (x + ((a := torch.arange(5)) + 1).to(x.device), a),
     ],
-    ids=["a result on the host", "random numbers of the host", "also a result on the host"],
+    ids=[
+        "a result on the host",
+        "random numbers of the host",
+        "also a result on the host",
+        "made of a result on the host",
+    ],
 )
 def test_others_stay_on_the_host(function: Callable[[torch.Tensor], Any]) -> None:
     devices = devices_of(function)

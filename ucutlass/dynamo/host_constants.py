@@ -26,9 +26,12 @@ def move_host_constants(graph: fx.GraphModule, devices: Collection[str]) -> None
         if node not in constants:
             continue
         if node.op == "get_attr":
+            # Another node may read the same attribute on the host.
+            moved = f"{node.target}_on_{device.type}"
             with unset_fake_temporarily():
-                setattr(graph, node.target, getattr(graph, node.target).to(device))
-        elif "device" in node.kwargs:
+                setattr(graph, moved, getattr(graph, node.target).to(device))
+            node.target = moved
+        elif _takes_device(node):
             node.kwargs = {**node.kwargs, "device": device}
         value = node.meta["val"]
         with value.fake_mode:
@@ -38,24 +41,39 @@ def move_host_constants(graph: fx.GraphModule, devices: Collection[str]) -> None
 def _host_constants(nodes: list[fx.Node], device: torch.device) -> set[fx.Node]:
     """Returns the nodes on the host that depend on no input, of which every reader is one of them or gives a
     tensor on the device."""
-    constants: set[fx.Node] = set()
-    for node in nodes:
-        value = _value(node)
-        on_host = isinstance(value, FakeTensor) and value.device.type == "cpu"
-        if on_host and _is_repeatable(node) and constants.issuperset(node.all_input_nodes):
-            constants.add(node)
-    for node in reversed(nodes):  # readers come before what they read
-        if node in constants and not all(_reads_on(user, device, constants) for user in node.users):
-            constants.discard(node)
-    return constants
+    constants = {node for node in nodes if _is_on_host(node) and _is_repeatable(node)}
+    while True:
+        left = {
+            node
+            for node in constants
+            if constants.issuperset(node.all_input_nodes)
+            and all(_reads_on(user, device, constants) for user in node.users)
+        }
+        if left == constants:
+            return constants
+        constants = left
+
+
+def _is_on_host(node: fx.Node) -> bool:
+    value = _value(node)
+    return isinstance(value, FakeTensor) and value.device.type == "cpu"
 
 
 def _is_repeatable(node: fx.Node) -> bool:
-    """Returns whether a node gives the same values on any device."""
+    """Returns whether a node gives the same values on any device, and can be told on which."""
     if node.op == "get_attr":
         return isinstance(node.target, str) and "." not in node.target
-    tags = getattr(node.target, "tags", ())
-    return node.op == "call_function" and torch.Tag.nondeterministic_seeded not in tags
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    seeded = torch.Tag.nondeterministic_seeded in node.target.tags
+    return not seeded and bool(node.all_input_nodes or _takes_device(node))
+
+
+def _takes_device(node: fx.Node) -> bool:
+    """Returns whether a node's operator makes its result on a device that its arguments name."""
+    return isinstance(node.target, torch._ops.OpOverload) and any(
+        argument.name == "device" for argument in node.target._schema.arguments
+    )
 
 
 def _reads_on(user: fx.Node, device: torch.device, constants: set[fx.Node]) -> bool:
