@@ -52,7 +52,6 @@ class Judged:
     why: str = ""
     plan: str = ""
     text: str = ""
-    kernels: int = 0
     seconds: float = 0.0
 
 
@@ -69,10 +68,8 @@ def judged(number: int, seed: int, most_steps: int) -> Judged | None:
         return None
     start = time.monotonic()
 
-    def verdict(state: str, why: str = "", text: str = "", kernels: int = 0) -> Judged:
-        return Judged(
-            number, state, why, f"{elem}\n{plan}", text, kernels, round(time.monotonic() - start, 2)
-        )
+    def verdict(state: str, why: str = "", text: str = "") -> Judged:
+        return Judged(number, state, why, f"{elem}\n{plan}", text, round(time.monotonic() - start, 2))
 
     module = DrawnModule(plan, state).eval().to("cuda", elem)
     inputs = [x.to("cuda", elem if x.is_floating_point() else x.dtype) for x in plan.inputs]
@@ -80,8 +77,6 @@ def judged(number: int, seed: int, most_steps: int) -> Judged | None:
         program = from_torch(module, *inputs)
     except Unsupported as refused:
         return verdict("refused", str(refused).splitlines()[0])
-    except (RuntimeError, TypeError) as refused:  # PyTorch has no such operator for this type or device
-        return verdict("refused", str(refused).strip().splitlines()[0][:200])
     verdicts: list[verify.LaunchVerdict] = []
 
     def call(loaded: LoadedProgram) -> Callable[..., Any]:
@@ -105,8 +100,7 @@ def judged(number: int, seed: int, most_steps: int) -> Judged | None:
     states = {v.state for v in verdicts}
     worst = next(s for s in ("wrong", "undecided", "right") if s in states)
     words = "; ".join(str(v) for v in verdicts if v.state == worst)
-    by_kernel = sum(fate.by == "kernel" for fate in program.report)
-    return verdict(worst, "" if worst == "right" else words[:4000], program.text, by_kernel)
+    return verdict(worst, "" if worst == "right" else words[:4000], program.text)
 
 
 def work(seed: int, steps: int, first: int, stride: int, out: Path) -> None:
