@@ -113,11 +113,7 @@ def _branches(
         return None
     if any(b.parameters.keys() != joinable[0].parameters.keys() for b in joinable):
         return None
-    return (
-        joinable
-        if sorted(b.taps != (1, 1) for b in joinable) == [False] * (len(joinable) - 1) + [True]
-        else None
-    )
+    return joinable if sum(b.taps != (1, 1) for b in joinable) == 1 else None
 
 
 def _branch(value: str, makers: Mapping[str, Node], counts: Mapping[str, int]) -> _Branch | None:
