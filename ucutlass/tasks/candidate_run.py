@@ -103,14 +103,20 @@ def _on_gpu() -> Iterator[None]:
         traceback.clear_frames(failure.__traceback__)  # they hold tensors
         raise
     finally:
-        # Judges of other problems share the GPU: what this one's allocator keeps they lack.
-        if torch.cuda.memory_reserved() > MOST_RESERVED:
-            torch.cuda.empty_cache()
+        _return_memory()
 
 
 MOST_RESERVED = 6 << 30
 """Bytes that the allocator may keep for the next candidate: to return and to allocate them takes as long as the rest of an
 attempt."""
+
+
+def _return_memory() -> None:
+    """Returns what the allocator keeps where that is much: judges of other problems share the GPU."""
+    import torch
+
+    if torch.cuda.memory_reserved() > MOST_RESERVED:
+        torch.cuda.empty_cache()
 
 
 @cache
@@ -245,8 +251,7 @@ def race(
             raced = timing.race(*sides)
         return {"verdict": raced.verdict, "ratio": raced.ratio, "rounds": raced.rounds}
     finally:
-        if torch.cuda.memory_reserved() > MOST_RESERVED:
-            torch.cuda.empty_cache()
+        _return_memory()
 
 
 def argument_sets(program: Any, sizes: dict[str, int], seed: int) -> list[list[Any]]:
