@@ -266,6 +266,15 @@ def test_files_are_one_thing_each(room: str) -> None:
     assert set(long) <= allowed, long
 
 
+def test_tests_outside_of_packages_have_names_of_their_own() -> None:
+    names = Counter(
+        path.stem
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if not (path.parent / "__init__.py").exists()
+    )
+    assert not [name for name, count in names.items() if count > 1], "pytest imports one of them alone"
+
+
 def test_library_code_does_not_print() -> None:
     said = [
         name for name, path in modules().items() if re.search(r"^\s*print\(", path.read_text(), re.MULTILINE)
