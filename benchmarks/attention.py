@@ -20,12 +20,15 @@ import torch
 from torch import Tensor
 
 import ucutlass
-from benchmarks import harness
+from benchmarks import campaign, harness
 from benchmarks.attention_cases import DTYPES, KINDS, Packed, Problem, Whole, problems
+from benchmarks.bars import Bar
+from benchmarks.campaign import Case
 from benchmarks.harness import Item, Row
 from ucutlass.runtime.timing import LaunchTiming, compare, launches_for, sets_for, summary
 
 ROW_SECONDS = 150.0
+USUAL = "heads of 64 and 128"
 
 
 def row(item: Item) -> Row:
@@ -110,14 +113,14 @@ def main() -> None:
     parser.add_argument("--dtypes", default="bf16,f16", help="of rectangles")
     options = parser.parse_args()
     chosen = harness.selected(problems(options.dtypes.split(",")), options, lambda p: p.name)
-    harness.report(
+    campaign.report(
         "benchmarks.attention:row",
-        {p.name: (p.text, p.sizes) for p in chosen},
+        [Case(p.name, p.text, p.sizes, {"problem": asdict(p), "kind": p.kind}) for p in chosen],
         options,
         _line,
-        _groups,
+        _classes,
         row_seconds=ROW_SECONDS,
-        more={p.name: {"problem": asdict(p), "kind": p.kind} for p in chosen},
+        held={USUAL: Bar(geomean=1.09)},
     )
 
 
@@ -129,15 +132,15 @@ def _line(r: Row) -> str:
     )
 
 
-def _groups(rows: list[Row]) -> dict[str, list[float]]:
+def _classes(rows: list[Row]) -> dict[str, dict[str, float]]:
     words = {r["name"]: r["name"].split() for r in rows}
     usual = [r for r in rows if words[r["name"]][0] in DTYPES and words[r["name"]][1] in ("64", "128")]
     groups = {
         "packed": [r for r in rows if r["name"].startswith("packed")],
         "few": [r for r in rows if r["name"].startswith("few")],
-        "heads of 64 and 128": [r for r in usual if "shared" not in r["name"]],
+        USUAL: [r for r in usual if "shared" not in r["name"]],
     }
-    return {label: [r["over_best"] for r in group] for label, group in groups.items()}
+    return {label: {r["name"]: r["over_best"] for r in group} for label, group in groups.items()}
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import ucutlass
-from benchmarks import harness
+from benchmarks import campaign, harness
+from benchmarks.bars import Bar
+from benchmarks.campaign import Case
 from benchmarks.harness import Item, Row
 from benchmarks.turns import Launch, on_sets
 from ucutlass.runtime.timing import compare, sets_for
@@ -175,7 +177,8 @@ def row(item: Item) -> Row:
         difference = y[0, :heads].double() - reference
         errors[name] = float(difference.norm() / reference.norm())
         errors[f"{name} max"] = float(difference.abs().max() / reference.abs().max())
-    times = {n: t.median for n, t in compare(launches | theirs, count, rounds=5, window_us=1500.0).items()}
+    timed = compare(launches | theirs, count, rounds=5, window_us=1500.0)
+    times = {name: time.median for name, time in timed.items()}
     best = {
         "torch": min(t for n, t in times.items() if n in theirs and not n.endswith("tf32")),
         "torch tf32": min(t for n, t in times.items() if n in theirs and n.endswith("tf32")),
@@ -184,6 +187,8 @@ def row(item: Item) -> Row:
         "times": times,
         "errors": errors,
         "tflops": {n: shape.flops * 1e-6 / t for n, t in times.items()},
+        "spread": max(time.spread for time in timed.values()),
+        "error": errors["f32"] / min(errors[n] for n in theirs if not n.endswith("tf32")),
         "over": best["torch"] / times["f32"],
         "over_tf32": best["torch tf32"] / times["tf32"],
     }
@@ -194,14 +199,28 @@ def main() -> None:
     options = parser.parse_args()
     shapes = [*SHAPES, *drawn(options.drawn, options.seed)]
     chosen = harness.selected(shapes, options, lambda shape: shape.name)
-    harness.report(
+    campaign.report(
         "benchmarks.attention_f32:row",
-        {s.name: (program(s, "f32"), s.sizes) for s in chosen},
+        [
+            Case(s.name, program(s, "f32"), s.sizes, {"shape": asdict(s)}, ((program(s, "tf32"), s.sizes),))
+            for s in chosen
+        ],
         options,
-        lambda r: f"{r['name']} over {r['over']} tf32 {r.get('over_tf32')}",
-        lambda rows: {"over": [r["over"] for r in rows]},
+        _line,
+        lambda rows: {
+            "over eager": {r["name"]: r["over"] for r in rows},
+            "TF32 over eager with TF32": {r["name"]: r["over_tf32"] for r in rows},
+            "error over eager's": {r["name"]: r["error"] for r in rows},
+        },
         row_seconds=ROW_SECONDS,
-        more={s.name: {"shape": asdict(s)} for s in chosen},
+        held={"over eager": Bar(least=1.5), "error over eager's": Bar(most=1.0)},
+    )
+
+
+def _line(r: Row) -> str:
+    return (
+        f"{r['name']:32} {r['times']['f32']:9.1f} us  over eager {r['over']:.3f}  TF32 {r['over_tf32']:.3f}  "
+        f"error {r['error']:.2f} of eager's  spread {r['spread']:.3f}"
     )
 
 

@@ -18,7 +18,9 @@ from typing import Any
 import torch
 
 import ucutlass
-from benchmarks import harness
+from benchmarks import campaign, harness
+from benchmarks.bars import Bar
+from benchmarks.campaign import Case as Planned
 from benchmarks.convolution_cases import CASES, NOT_FUSED, Case, eager, given, sampled, tensors
 from benchmarks.harness import Item, Row
 from ucutlass.reference import expect
@@ -127,9 +129,9 @@ def errors(
 # --- the run ------------------------------------------------------------------------
 
 
-def _groups(rows: list[Row]) -> dict[str, list[float]]:
+def _classes(rows: list[Row]) -> dict[str, dict[str, float]]:
     return {
-        f"{label}, over {rival}": [r[column] for r in rows if r["fused"] == fused and column in r]
+        f"{label}, over {rival}": {r["name"]: r[column] for r in rows if r["fused"] == fused and column in r}
         for fused, label in ((False, "plain"), (True, "bias and relu"))
         for rival, column in (("cudnn", "ratio"), ("torch.compile", "over compile"))
     }
@@ -155,13 +157,14 @@ def main() -> None:
     options = parser.parse_args()
     kinds = options.kinds.split(",")
     chosen = harness.selected(tasks(), options, lambda t: t.case.name)
-    harness.report(
+    campaign.report(
         "benchmarks.convolution:row",
-        {t.name: (t.case.text(t.fused), t.case.sizes()) for t in chosen if t.name.split()[0] in kinds},
+        [Planned(t.name, t.case.text(t.fused), t.case.sizes()) for t in chosen if t.name.split()[0] in kinds],
         options,
         _line,
-        _groups,
+        _classes,
         row_seconds=ROW_SECONDS,
+        held={"plain, over cudnn": Bar(geomean=1.0, least=0.8)},
     )
 
 

@@ -11,17 +11,18 @@ ours over eager f32's, each the root mean square of differences from float64.
 from __future__ import annotations
 
 import random
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import ucutlass
-from benchmarks import harness
-from benchmarks.gemm_cases import Product
+from benchmarks import bars, campaign, harness
+from benchmarks.bars import Bar
+from benchmarks.campaign import Case
 from benchmarks.harness import Item, Row
-from ucutlass.runtime.timing import compare
+from ucutlass.runtime.timing import compare, sets_for
 
 ORDERS = ("KK", "KN", "MK", "MN")
 
@@ -30,8 +31,51 @@ FEW = 256
 
 ROW_SECONDS = 60.0
 
+BARS = {
+    "over eager": Bar(geomean=2.2),
+    f"over tf32, at most {FEW} rows": Bar(least=0.5),
+    "error over eager's": Bar(most=1.0),
+}
+
 PROBED = 256
 """Columns that are computed in float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A plain product of drawn extents; `order` has the contiguous modes of the left and of the right operand."""
+
+    m: int
+    n: int
+    k: int
+    order: str = "KK"
+
+    @property
+    def extents(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
+    @property
+    def text(self) -> str:
+        x, w = ("M, K" if self.order[0] == "K" else "K, M"), ("N, K" if self.order[1] == "K" else "K, N")
+        return f"kernel k(x: f32[{x}], w: f32[{w}]) -> f32[M, N] {{ return dot[K](x, w) }}"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {"M": self.m, "N": self.n, "K": self.k}
+
+    def operands(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Returns left and right operands that rotate through more than twice the L2."""
+        sets = sets_for(4 * (self.m * self.k + self.n * self.k + self.m * self.n))
+        x = (self.m, self.k) if self.order[0] == "K" else (self.k, self.m)
+        w = (self.n, self.k) if self.order[1] == "K" else (self.k, self.n)
+        return [torch.randn(x, device="cuda") for _ in range(sets)], [
+            torch.randn(w, device="cuda") for _ in range(sets)
+        ]
+
+    def eager(self, x: torch.Tensor, w: torch.Tensor, tf32: bool = False) -> torch.Tensor:
+        """Returns eager's product, its operands as views of their memory."""
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        return (x if self.order[0] == "K" else x.mT) @ (w.mT if self.order[1] == "K" else w)
 
 
 def drawn(count: int, seed: int) -> dict[str, Product]:
@@ -46,7 +90,7 @@ def drawn(count: int, seed: int) -> dict[str, Product]:
         many = i % 3 == 2
         m = extent(8, 13, 4) if many else extent(3.6, 8, 4)
         n, k = (extent(10.5, 12.5 if many else 14, 8) for _ in range(2))
-        product = Product("f32", m, n, k, ORDERS[i % 4])
+        product = Product(m, n, k, ORDERS[i % 4])
         products[f"{product.order} {product.extents}"] = product
     return products
 
@@ -85,14 +129,14 @@ def main() -> None:
     options = harness.parser_of(__doc__, drawn=36).parse_args()
     products = drawn(options.drawn, options.seed)
     chosen = {name: products[name] for name in harness.selected(products, options, str)}
-    harness.report(
+    campaign.report(
         "benchmarks.f32_products:row",
-        {name: (product.text, product.sizes) for name, product in chosen.items()},
+        [Case(name, p.text, p.sizes, {"product": asdict(p)}) for name, p in chosen.items()],
         options,
         _line,
-        groups,
+        classes,
         row_seconds=ROW_SECONDS,
-        more={name: {"product": asdict(product)} for name, product in chosen.items()},
+        held=BARS,
     )
 
 
@@ -103,17 +147,13 @@ def _line(r: Row) -> str:
     )
 
 
-def groups(rows: list[Row]) -> dict[str, list[float]]:
+def classes(rows: list[Row]) -> dict[str, dict[str, float]]:
     few = [r for r in rows if int(r["name"].split()[1].split("x")[0]) <= FEW]
-    ratios = {
-        "over eager": [r["over eager"] for r in rows],
-        f"over tf32, at most {FEW} rows": [r["over tf32"] for r in few],
-    }
-    ratios |= {
-        f"over eager, {order}": [r["over eager"] for r in rows if r["name"].startswith(order)]
-        for order in ORDERS
-    }
-    return ratios
+    return {
+        "over eager": {r["name"]: r["over eager"] for r in rows},
+        f"over tf32, at most {FEW} rows": {r["name"]: r["over tf32"] for r in few},
+        "error over eager's": {r["name"]: r["error"] for r in rows},
+    } | bars.classed(rows, lambda r: r["over eager"], lambda r: f"over eager, {r['name'].split()[0]}")
 
 
 if __name__ == "__main__":

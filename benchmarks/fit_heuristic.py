@@ -1,6 +1,6 @@
-"""Fits the cost model's constants to what `benchmarks.record`, `speed` and `first_choice` measured.
+"""Fits the cost model's constants to what `benchmarks.record` and `products` measured.
 
-    python -m benchmarks.fit_heuristic recorded.json speed.json [--cross]
+    python -m benchmarks.fit_heuristic recorded.json products.json [--cross]
 
 Least squares over log(estimate / time). A row weighs its shape's best time over its own: what a slow
 schedule takes exactly does not matter; and every shape weighs the same, but for those with few rows, which
@@ -26,8 +26,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from benchmarks.first_choice import Problem
 from benchmarks.gemm_cases import BATCHED, PLAIN, Shape, extents_of
+from benchmarks.product_cases import Problem
 from ucutlass import frontend
 from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
 from ucutlass.ir.schedule import partial_schedule_of_json
@@ -103,7 +103,7 @@ def read(path: Path) -> tuple[list[Row], Device]:
     """The measured rows that are our kernels, and the device they ran on."""
     recorded = json.loads(path.read_text(encoding="utf-8"))
     device = device_named(recorded["machine"]["gpu"]) or default_device(ARCHES["sm90a"])
-    if "drawn" in recorded:
+    if any("candidates" in row for row in recorded.get("rows", ())):
         rows = _drawn(recorded, device)
     else:
         rows = _timed(recorded, device) if "gemm" in recorded else _recorded(recorded, device)
@@ -111,8 +111,8 @@ def read(path: Path) -> tuple[list[Row], Device]:
 
 
 def _drawn(report: Mapping[str, Any], device: Device) -> Iterator[Row]:
-    """Of `benchmarks.first_choice`: the cheapest candidates of drawn products."""
-    for row in (row for row in report["drawn"] if row["ok"]):
+    """Of `benchmarks.products`: candidates of drawn products."""
+    for row in (row for row in report["rows"] if row["ok"]):
         problem = Problem(*row["problem"])
         if problem.kind not in PRICED:
             continue
@@ -134,7 +134,7 @@ def _recorded(recorded: Mapping[str, Any], device: Device) -> Iterator[Row]:
 
 
 def _timed(report: Mapping[str, Any], device: Device) -> Iterator[Row]:
-    """Of `benchmarks.speed`: the schedule that was chosen then."""
+    """Of fixed shapes: the schedule that was chosen then."""
     for row in report["gemm"]:
         shape = (row["shape"], *row["sizes"])
         schedule = f" schedule sm90a {{ {row['schedule']} }} }}"

@@ -26,7 +26,8 @@ import torch
 import torch.nn.functional as F
 
 import ucutlass
-from benchmarks import harness
+from benchmarks import bars, campaign, harness
+from benchmarks.campaign import Case
 from benchmarks.harness import Item, Row, compiled
 from ucutlass.runtime.timing import LaunchTiming, compare
 
@@ -433,13 +434,12 @@ def row(item: Item) -> Row:
 def main() -> None:
     options = harness.parser_of(__doc__, compiles=True).parse_args()
     chosen = harness.selected(problems(), options, lambda p: p.name)
-    programs = {p.name: (p.text, p.sizes) for p in chosen}
-    harness.report("benchmarks.grouped_gemm:row", programs, options, _line, _groups, row_seconds=ROW_SECONDS)
+    cases = [Case(p.name, p.text, p.sizes) for p in chosen]
+    campaign.report("benchmarks.grouped_gemm:row", cases, options, _line, _classes, row_seconds=ROW_SECONDS)
 
 
-def _groups(rows: list[Row]) -> dict[str, list[float]]:
-    kinds = ("grouped", "dual", "mixed")
-    return {k: [r["over_best"] for r in rows if r["name"].startswith(k)] for k in kinds}
+def _classes(rows: list[Row]) -> dict[str, dict[str, float]]:
+    return bars.classed(rows, lambda r: r["over_best"], lambda r: str(r["name"]).split()[0])
 
 
 def _line(r: Row) -> str:

@@ -1,38 +1,32 @@
-"""What the scripts of this folder share: their options, their processes, their reports.
+"""What the scripts of this folder share: their options, their files, what they say of the machine.
 
 Every timing script compares candidates in turns in one process, in CUDA graphs over rotated buffers
 (`ucutlass.runtime.timing.compare`), and states the spread. A row is a JSON object, made by a function of an
-item, which is another. Items are worked off in processes of their own, so that a hang, a crash or a broken
-CUDA context costs one row.
+item, which is another.
 
-    python -m benchmarks.NAME --out FILE [--only NAME,..] [--seed N] [--quick]
+    python -m benchmarks.NAME --out FILE [--only NAME,..] [--seed N] [--drawn N] [--seconds S] [--devices N] [--jobs N]
+        [--again] [--dry] [--quick]
 
-A script of kernels beside their rivals has a function from an item to a row, and calls `report` with its programs,
-the line of a row and the groups of which means are printed.
+A script of kernels beside their rivals has a function from an item to a row, and calls `benchmarks.campaign.report`
+with its cases, the line of a row, its classes of rows and their bars.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import platform
-import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
-from importlib import import_module
+from functools import cache
+from importlib import metadata
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ucutlass import files, frontend
-from ucutlass.backend import build_sources, source_of
 from ucutlass.ir.hardware import Device, device_named
-from ucutlass.runtime import isolation
-from ucutlass.runtime.build import Artifact
 from ucutlass.shapes import complete
 
 if TYPE_CHECKING:
@@ -46,9 +40,6 @@ Plan: TypeAlias = tuple[Any, Any, Any]
 T = TypeVar("T")
 
 ARCH = "sm90a"
-
-START_SECONDS = 120.0
-"""What a fresh process may take before its first item: importing torch, a CUDA context."""
 
 QUICK = 4
 """`--quick` measures one row of so many."""
@@ -73,6 +64,17 @@ def parser_of(
         parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     else:
         parser.set_defaults(no_compile=True)
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="planners and compilers at once, by default as fit"
+    )
+    parser.add_argument("--devices", type=int, metavar="N", help="GPUs to use, by default all")
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help="end after so many, with the rows there are"
+    )
+    parser.add_argument("--again", action="store_true", help="forget the rows that --out has")
+    parser.add_argument(
+        "--dry", action="store_true", help="draw, plan and emit every row alone; needs no GPU"
+    )
     return parser
 
 
@@ -99,19 +101,52 @@ def geomean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
+PROGRAMS = ("ucutlass", "grammar", "emit", "runtime", "agent", "benchmarks")
+"""Folders whose programs make a row what it is."""
+
+RIVALS = ("triton", "quack-kernels", "torchvision", "timm", "transformers")
+"""Packages whose versions tell a rival or a model from another."""
+
+
 def machine() -> dict[str, str]:
-    """Returns device, driver, versions and commit, for a report's head."""
+    """Returns device, driver, versions and commit, for a report's head. `tree` is a digest of the programs, since a
+    copy without git has no commit and a changed one not its own."""
     import torch
 
-    query = "name,driver_version,clocks.sm,clocks.max.sm,power.limit"
+    query = "name,driver_version,clocks.max.sm,power.limit"
     gpu = _said("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader")
     return {
-        "gpu": gpu.splitlines()[0] if gpu else torch.cuda.get_device_name(0),
+        "gpu": gpu.splitlines()[0] if gpu else "none",
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
         "python": platform.python_version(),
+        **{name: version for name in RIVALS if (version := _version(name))},
         "commit": _said("git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"),
+        "tree": _tree(),
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+@cache
+def _tree() -> str:
+    root, digest = Path(__file__).parent.parent, hashlib.sha256()
+    for folder in PROGRAMS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.is_file() and path.suffix not in (".pyc", ".so") and path.parent.name != "data":
+                digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def gpus(options: argparse.Namespace) -> int:
+    """Returns how many GPUs to use: those of the machine, at most as many as `--devices` says."""
+    count = len(_said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines())
+    return count if options.devices is None else min(count, options.devices)
 
 
 def _said(*command: str) -> str:
@@ -160,12 +195,6 @@ def fresh(path: Path) -> Path:
     return path
 
 
-def lost_lines(rows: Iterable[Row], unbuilt: Mapping[str, str]) -> list[str]:
-    """Returns a table's last lines: rows that were lost, kernels that were not built."""
-    lost = [f"lost: {r['name']}: {r['error']}: {str(r['detail'])[:300]}" for r in rows if not r["ok"]]
-    return [*lost, *(f"not built: {name}: {why[:300]}" for name, why in unbuilt.items())]
-
-
 # --- kernels -----------------------------------------------------------------------------
 
 
@@ -185,84 +214,13 @@ def planned(text: str, sizes: Mapping[str, int]) -> Plan:
     return checked, program, frontend.plan_kernel(checked, program, extents, ARCH, device()).planned
 
 
-def prebuild(plans: Mapping[str, Plan]) -> dict[str, str]:
-    """Builds kernels in parallel. Returns why those that were not built were not, by name."""
-    results = build_sources([(source_of(*plan), plan[2].plan) for plan in plans.values()])
-    pairs = zip(plans, results, strict=True)
-    return {name: str(result)[:2000] for name, result in pairs if not isinstance(result, Artifact)}
+def check(kernel: Any, arguments: Sequence[Any]) -> None:
+    """Judges a launch as `ucc verify` judges a case. Raises ArithmeticError where a result is wrong."""
+    from ucutlass.runtime import verify
 
-
-def measured(
-    target: str,
-    programs: Mapping[str, tuple[str, Mapping[str, int]]],
-    options: argparse.Namespace,
-    *,
-    row_seconds: float,
-    more: Mapping[str, Item] = MappingProxyType({}),
-    at_once: int | None = None,
-) -> tuple[list[Row], dict[str, str]]:
-    """Builds programs, by name texts with extents, and measures each in a row of `target`. Returns the rows and
-    why kernels were not built, and writes both to `--out`. An item has `name`, the `schedule`, `seed`, whether
-    to `compile`, and what `more` has for the name. `at_once` programs are built and measured before the next are, so
-    that a run that is cut short has written their rows; all where it is None."""
-    every = {"seed": options.seed, "compile": compiles(options)}
-    written = fresh(options.out.with_suffix(".jsonl"))
-    rows: list[Row] = []
-    unbuilt: dict[str, str] = {}
-    for chunk in batched(programs, at_once or max(1, len(programs))):
-        plans = {name: planned(*programs[name]) for name in chunk}
-        unbuilt |= prebuild(plans)
-        items = [
-            {"name": name, "schedule": str(plan[2].plan.schedule), **every, **more.get(name, {})}
-            for name, plan in plans.items()
-            if name not in unbuilt
-        ]
-        rows += run(target, items, written, item_seconds=row_seconds)
-        write(options.out, {"machine": machine(), "rows": rows, "unbuilt": unbuilt})
-    return rows, unbuilt
-
-
-def batched(values: Iterable[T], size: int) -> Iterable[tuple[T, ...]]:
-    """Returns the values in order, so many at a time."""
-    every = list(values)
-    return [tuple(every[i : i + size]) for i in range(0, len(every), size)]
-
-
-def report(
-    target: str,
-    programs: Mapping[str, tuple[str, Mapping[str, int]]],
-    options: argparse.Namespace,
-    line: Callable[[Row], str],
-    groups: Callable[[list[Row]], Mapping[str, Sequence[float]]],
-    *,
-    row_seconds: float,
-    more: Mapping[str, Item] = MappingProxyType({}),
-    at_once: int | None = None,
-) -> NoReturn:
-    """Measures programs, prints the `line` of each row, the means of the `groups` of rows, and what was lost.
-    Ends the process, with status 1 where anything was lost."""
-    rows, unbuilt = measured(target, programs, options, row_seconds=row_seconds, more=more, at_once=at_once)
-    print(table(rows, unbuilt, line, groups))
-    sys.exit(bool(unbuilt) or any(not row["ok"] for row in rows))
-
-
-def table(
-    rows: Sequence[Row],
-    unbuilt: Mapping[str, str],
-    line: Callable[[Row], str],
-    groups: Callable[[list[Row]], Mapping[str, Sequence[float]]],
-) -> str:
-    right = [row for row in rows if row["ok"]]
-    return "\n".join([*map(line, right), *means(groups(right)), *lost_lines(rows, unbuilt)])
-
-
-def means(ratios: Mapping[str, Sequence[float]]) -> list[str]:
-    """Returns a line for each group that has rows: geometric mean, least, count."""
-    return [
-        f"{label}: geomean {geomean(values):.3f}, least {min(values):.3f}, {len(values)} rows"
-        for label, values in ratios.items()
-        if values
-    ]
+    verdict = verify.check(kernel.program, kernel.judged(*arguments), list(arguments))
+    if verdict.state == "wrong":
+        raise ArithmeticError(str(verdict)[:1500])
 
 
 def compiled(call: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
@@ -273,95 +231,3 @@ def compiled(call: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
     fast: Callable[..., Any] = torch.compile(call, mode="max-autotune-no-cudagraphs")
     fast(*arguments)
     return fast
-
-
-# --- processes ---------------------------------------------------------------------------
-
-
-def run(
-    target: str, items: Sequence[Item], rows: Path, *, item_seconds: float, processes: int = 1
-) -> list[Row]:
-    """Returns the rows of these items, in their order, and adds each to `rows` as soon as it is known.
-
-    `target` (`package.module:function`) makes a row of an item, in a process of its own. A lost item's row has
-    `ok` False, `error` and `detail`.
-    """
-    rows.parent.mkdir(parents=True, exist_ok=True)
-    shares = [items[i::processes] for i in range(processes)]
-    work = partial(_share, target, rows=rows, item_seconds=item_seconds)
-    with ThreadPoolExecutor(processes) as pool:
-        list(pool.map(work, [share for share in shares if share]))
-    known = {row["name"]: row for row in lines(rows)}
-    return [known[item["name"]] for item in items]
-
-
-def _share(target: str, items: Sequence[Item], rows: Path, item_seconds: float) -> None:
-    pending = list(items)
-    while pending:
-        outcome = isolation.run(
-            f"{__name__}:serve",
-            {"target": target, "items": pending, "rows": str(rows), "item_seconds": item_seconds},
-            limit_seconds=START_SECONDS + item_seconds * len(pending),
-        )
-        done = {row["name"] for row in lines(rows)}
-        left = [item for item in pending if item["name"] not in done]
-        progress = len(left) < len(pending)
-        match outcome:
-            case isolation.Returned() if progress:
-                lost = []
-            case isolation.Raised() if not progress:
-                lost = left  # it cannot even be started: so it would be with each
-            case _:
-                lost = left[:1]
-        for item in lost:
-            append(rows, _lost(item, outcome))
-        pending = left[len(lost) :]
-
-
-def _lost(item: Item, outcome: isolation.CallOutcome) -> Row:
-    match outcome:
-        case isolation.Crashed("SIGALRM"):
-            error, detail = "TimedOut", outcome.output
-        case isolation.Raised(kind, message):
-            error, detail = kind, message
-        case _:
-            error, detail = type(outcome).__name__, str(outcome)
-    return {"name": item["name"], "ok": False, "error": error, "detail": detail[-1500:]}
-
-
-def serve(target: str, items: Sequence[Item], rows: str, item_seconds: float) -> int:
-    """Runs in the process: a row an item, each written at once. Returns 1 and ends early after a row that is
-    `sticky`: the CUDA context is lost, and the next process takes the rest.
-
-    An item that takes longer than `item_seconds` ends the process by SIGALRM, even while it waits for
-    a device; the first one may take as much longer as a start takes. What `target` raises becomes a row.
-    """
-    module, _, function = target.partition(":")
-    row_of: Callable[[Item], Row] = getattr(import_module(module), function)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    for number, item in enumerate(items):
-        signal.setitimer(signal.ITIMER_REAL, item_seconds + (0 if number else START_SECONDS))
-        row = _row(row_of, item)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        append(Path(rows), row)
-        if row.get("sticky"):
-            return 1
-    return 0
-
-
-def _row(row_of: Callable[[Item], Row], item: Item) -> Row:
-    try:
-        return {"name": item["name"], "ok": True} | row_of(item)
-    except Exception as error:  # the row is the report, whatever went wrong
-        return {
-            "name": item["name"],
-            "ok": False,
-            "error": type(error).__name__,
-            "detail": str(error)[:1500],
-            "sticky": sticky(error),
-        }
-
-
-def sticky(error: Exception) -> bool:
-    """Returns whether a CUDA error stays with the process (illegal address and the like)."""
-    return "CUDA error" in str(error)

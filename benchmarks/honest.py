@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import harness
+from benchmarks import campaign, harness
 from tests import emulated
 from tests.emit import emulator
 from tests.emit.harness import HOST_SHIM
@@ -128,7 +128,8 @@ def judge(
     built = [job for job in chosen if job.name not in unbuilt]
     items = [{"name": j.name, "job": asdict(j), "library": libraries.get(j.name, "")} for j in built]
     seconds = GPU_SECONDS if libraries else LIMIT_SECONDS
-    harness.run("benchmarks.honest:judged_row", items, rows, item_seconds=seconds, processes=processes)
+    environs = [None] * processes
+    campaign.run("benchmarks.honest:judged_row", items, rows, item_seconds=seconds, environs=environs)
     known = {row["name"]: row for row in harness.lines(rows)}
     return [from_row(known[job.name]) for job in chosen]
 
@@ -141,7 +142,7 @@ def from_row(row: Mapping[str, Any]) -> Honest:
 
 
 def judged_row(item: dict[str, Any]) -> dict[str, Any]:
-    """Runs in the child of `harness.run`."""
+    """Runs in the child of `campaign.run`."""
     return Honest(item["name"], **judged_here(item["job"], item["library"])).as_json()
 
 

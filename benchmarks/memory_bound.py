@@ -16,7 +16,8 @@ from collections.abc import Callable
 import torch
 
 import ucutlass
-from benchmarks import harness
+from benchmarks import campaign, harness
+from benchmarks.campaign import Case
 from benchmarks.harness import Item, Row
 from benchmarks.memory_cases import PROBLEMS, SCANS
 from ucutlass import ir
@@ -29,6 +30,9 @@ ROWS = {**PROBLEMS, **SCANS}
 
 COPIED = 2**30
 """Bytes that the copy reads, and as many that it writes."""
+
+BEYOND = 2 * 50 * 2**20
+"""Bytes of all tensors beyond which the L2 holds nothing of them until their turn comes again."""
 
 
 def arguments(program: ir.Kernel, sizes: dict[str, int], seed: int) -> list[torch.Tensor]:
@@ -89,12 +93,15 @@ def row(item: Item) -> Row:
 def main() -> None:
     options = harness.parser_of(__doc__, compiles=True).parse_args()
     names = harness.selected(ROWS, options, str)
-    harness.report(
+    campaign.report(
         "benchmarks.memory_bound:row",
-        {name: (ROWS[name].text, ROWS[name].sizes) for name in names},
+        [Case(name, ROWS[name].text, ROWS[name].sizes) for name in names],
         options,
         _line,
-        lambda rows: {"of copy": [r["of_copy"] for r in rows], "over best": [r["over_best"] for r in rows]},
+        lambda rows: {
+            "of copy": {r["name"]: r["of_copy"] for r in rows},
+            "over best": {r["name"]: r["over_best"] for r in rows},
+        },
         row_seconds=ROW_SECONDS,
     )
 

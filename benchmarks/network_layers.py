@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import ucutlass
-from benchmarks import harness
+from benchmarks import bars, campaign, harness
+from benchmarks.bars import Bar
+from benchmarks.campaign import Case
 from benchmarks.convolution_cases import DTYPES
 from benchmarks.harness import Item, Row
 from ucutlass.runtime.timing import compare, sets_for
@@ -33,8 +36,7 @@ DATA = Path(__file__).parent / "data" / "network_layers.json"
 
 ROW_SECONDS = 30.0
 
-AT_ONCE = 24
-"""Layers whose kernels are built before they are measured."""
+BARS = {"all": Bar(geomean=1.0, least=0.8)}
 
 MOST_ERROR = {"bf16": 1.2e-2, "f16": 2e-3, "tf32": 3e-3, "f32": 3e-5}
 
@@ -92,6 +94,12 @@ class Task:
         return (
             f"{v.kind} {self.which} {self.compute_type} {order} {self.n}x{v.c}-{v.k} {window} at {v.h}x{v.w}"
         )
+
+    @property
+    def facts(self) -> Item:
+        """What an item has of it."""
+        names = ("which", "compute_type", "n", "last")
+        return {"layer": astuple(self.layer)} | {name: getattr(self, name) for name in names}
 
     @property
     def text(self) -> str:
@@ -265,24 +273,9 @@ def row(item: Item) -> Row:
 def main() -> None:
     options = harness.parser_of(__doc__, drawn=90).parse_args()
     tasks = harness.selected(drawn(options.drawn, options.seed), options, lambda task: task.name)
-    harness.report(
-        "benchmarks.network_layers:row",
-        {task.name: (task.text, {}) for task in tasks},
-        options,
-        _line,
-        _groups,
-        row_seconds=ROW_SECONDS,
-        more={
-            t.name: {
-                "layer": astuple(t.layer),
-                "which": t.which,
-                "compute_type": t.compute_type,
-                "n": t.n,
-                "last": t.last,
-            }
-            for t in tasks
-        },
-        at_once=AT_ONCE,
+    cases = [Case(task.name, task.text, {}, task.facts) for task in tasks]
+    campaign.report(
+        "benchmarks.network_layers:row", cases, options, _line, _classes, row_seconds=ROW_SECONDS, held=BARS
     )
 
 
@@ -294,13 +287,15 @@ def _line(r: Row) -> str:
     )
 
 
-def _groups(rows: list[Row]) -> dict[str, list[float]]:
-    ratios: dict[str, list[float]] = {"all": [r["over cudnn"] for r in rows]}
-    for r in rows:
-        kind, which, compute_type, order = r["name"].split()[:4]
-        for label in (f"{kind} {which}", f"{compute_type} {order}"):
-            ratios.setdefault(label, []).append(r["over cudnn"])
-    return ratios
+def _classes(rows: list[Row]) -> dict[str, dict[str, float]]:
+    def by(label: Callable[[list[str]], str]) -> dict[str, dict[str, float]]:
+        return bars.classed(rows, lambda r: r["over cudnn"], lambda r: label(r["name"].split()))
+
+    return (
+        by(lambda words: "all" if words[2] != "f32" else "f32, without TF32")
+        | by(lambda words: f"{words[0]} {words[1]}")
+        | by(lambda words: f"{words[2]} {words[3]}")
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Kernels of quack 0.6.5 (CuTe DSL) for the rows of `benchmarks.rows`, with `--quack`.
+"""Kernels of quack 0.6.5 (CuTe DSL) for `benchmarks.rows` and `benchmarks.products`, with `--quack`.
 
     pip install --no-deps quack-kernels==0.6.5 nvidia-cutlass-dsl==4.8.1 nvidia-cutlass-dsl-libs-core==4.8.1 \\
         nvidia-cutlass-dsl-libs-base==4.8.1 nvidia-cutlass-dsl-libs-cu13==4.8.1 apache-tvm-ffi==0.1.15.post2 \\
@@ -61,3 +61,10 @@ def launch_of(operator: str, args: Sequence[torch.Tensor], out: torch.Tensor) ->
             return lambda: kernel(x, gain, bias, None, out, None, None, None, EPSILON)
         case _:
             return None
+
+
+def product_of(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
+    """Returns a launch of quack's product of [M, K] and [K, N] into `out`, which the first call tunes. Raises
+    ImportError where quack is not installed."""
+    gemm = import_module("quack.gemm_interface").gemm
+    return lambda: gemm(x, w, out=out, tuned=True)

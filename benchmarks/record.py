@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import ucutlass
-from benchmarks import harness
+from benchmarks import campaign, harness
 from benchmarks.gemm_cases import BATCHED, DTYPES, PLAIN, SHAPES, Shape, extents_of
 from benchmarks.harness import Item, Row, machine
 from ucutlass import frontend
@@ -113,7 +113,7 @@ def main() -> None:
         item = {"name": shape[0], "shape": shape, "dtype": options.dtype, "seed": options.seed}
         items.append(item | {"texts": built, "unbuilt": unbuilt})
     journal = harness.fresh(options.out.with_suffix(".jsonl"))
-    rows = harness.run("benchmarks.record:shape_row", items, journal, item_seconds=SHAPE_SECONDS)
+    rows = campaign.run("benchmarks.record:shape_row", items, journal, item_seconds=SHAPE_SECONDS)
     report = report_of(rows, options.dtype)
     harness.write(options.out, report)
     print(len(report["failures"]), "failures")
@@ -155,7 +155,7 @@ def shape_row(item: Item) -> Row:
             (timing,) = compare({schedule: launch}, sets, rounds=3, window_us=1500).values()
         except Exception as error:
             failures[schedule] = f"{type(error).__name__}: {error}"[:500]
-            if lost := harness.sticky(error):
+            if lost := campaign.sticky(error):
                 break
             continue
         chosen = planned[schedule].planned if schedule != "mm" else None

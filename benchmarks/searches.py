@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from benchmarks import attention_cases, first_choice, harness, network_layers, rows
+from benchmarks import attention_cases, harness, network_layers, product_cases, rows
 from benchmarks.harness import Row
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.journal import Journal
@@ -54,7 +54,7 @@ Problem = tuple[str, str, Mapping[str, int]]
 
 def _products(kinds: Sequence[str]) -> Callable[[int, int], list[Problem]]:
     return lambda count, seed: [
-        (p.name, p.text, p.sizes) for p in first_choice.drawn(count, seed, kinds)[:: len(kinds)]
+        (p.name, p.text, p.sizes) for p in product_cases.drawn(count, seed, kinds)[:: len(kinds)]
     ]
 
 

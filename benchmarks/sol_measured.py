@@ -27,7 +27,7 @@ DATA = Path(__file__).parent / "data"
 FILES = ("h200_bf16.json", "h200_probe.json", "h200_speed.json", "h200_speed_2.json")
 DEVICE = default_device(ARCHES["sm90a"])
 WHO = ("ours", "mm", "eager", "compile")
-"""Whose times a row of benchmarks.speed holds."""
+"""Whose times a row of fixed shapes holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Row:
 
 
 def rows_of(name: str, report: Mapping[str, Any]) -> Iterator[Row]:
-    """Of a file of benchmarks.record (`rows`) or benchmarks.speed (`gemm`, `fused`)."""
+    """Of a file of benchmarks.record (`rows`), or of fixed shapes (`gemm`, `fused`)."""
     for row in report.get("rows", ()):
         task = Task("gemm", (row["shape"], *row["sizes"]), report["dtype"])
         yield _row(f"{name}: {row['shape']}: {row['schedule']}", task, row["us"])

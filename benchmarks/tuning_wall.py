@@ -3,7 +3,7 @@
     python -m benchmarks.tuning_wall --out FILE [--seed N] [--drawn 4] [--kind bf16] [--builds 8]
 
 Claim: a tuned kernel takes no longer to find than torch.compile's first call takes. The seed draws products as for
-`benchmarks.first_choice`. Each side is a process of its own with empty caches, clocked from its start to its end, imports and CUDA
+`benchmarks.products`. Each side is a process of its own with empty caches, clocked from its start to its end, imports and CUDA
 contexts included; which goes first takes turns. Run it on an idle machine.
 """
 
@@ -22,8 +22,8 @@ from pathlib import Path
 import torch
 
 from benchmarks import harness
-from benchmarks.first_choice import Problem, drawn, rival_of
 from benchmarks.harness import Row
+from benchmarks.product_cases import Problem, drawn, rival_of
 from ucutlass import frontend
 from ucutlass.files import put
 from ucutlass.runtime.inputs import generate
@@ -87,9 +87,7 @@ def call_compiled(problem: Problem) -> None:
 
 def main() -> None:
     parser = harness.parser_of(__doc__, drawn=4)
-    parser.add_argument(
-        "--kind", default="bf16", help="of the products, as `benchmarks.first_choice` has them"
-    )
+    parser.add_argument("--kind", default="bf16", help="of the products, as `benchmarks.products` has them")
     parser.add_argument("--builds", type=int, default=8, help="of a search")
     parser.add_argument("--call", default="", help="of the other side's process")
     options = parser.parse_args()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import honest, mutants
+from benchmarks.campaign import claim
 from benchmarks.harness import append
 from benchmarks.honest import Honest
 from benchmarks.mutants import B_ROWS, Result, guards, lowerings, names_of, summary
@@ -231,13 +232,16 @@ class Machine:
         if target == "tests.mutants.gpu:judged_here":
             self.judged.append(arguments["name"])
             return self._outcome(arguments["name"])
-        assert target == "benchmarks.harness:serve" and arguments["target"] == "benchmarks.honest:judged_row"
+        assert target == "benchmarks.campaign:serve" and arguments["target"] == "benchmarks.honest:judged_row"
         for item in arguments["items"]:
+            if not claim(Path(arguments["folder"]), item, arguments["worker"]):
+                continue
             self.judged.append(item["name"])
             if item["name"] in self.lose:
                 return isolation.Crashed("SIGSEGV", "")
             assert item["library"] == f"{item['name']}.so"
-            append(Path(arguments["rows"]), Honest(item["name"], "ok", "", 0.5, 0.1).as_json())
+            row = Honest(item["name"], "ok", "", 0.5, 0.1).as_json()
+            append(Path(arguments["rows"]), {"key": item["key"]} | row)
         return isolation.Returned(0, "")
 
     def _outcome(self, name: str) -> isolation.CallOutcome:

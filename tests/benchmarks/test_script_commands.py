@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,27 @@ TIMED = (
     "attention",
     "convolution",
     "f32_products",
-    "first_choice",
     "grouped_gemm",
     "memory_bound",
     "network_layers",
+    "products",
     "record",
-    "speed",
 )
 """Scripts that measure rows on a GPU."""
+
+PLANNED = {
+    "attention": "--only 'bf16 64',few --quick",
+    "attention_f32": "--drawn 1 --only drawn",
+    "convolution": "--kinds plain --quick",
+    "f32_products": "--drawn 4",
+    "grouped_gemm": "--quick",
+    "memory_bound": "--quick",
+    "network_layers": "--drawn 9",
+    "pointwise": "--drawn 4",
+    "products": "--drawn 1",
+    "rows": "--drawn 4",
+}
+"""Scripts whose rows are planned and built before they are timed, with words that choose some."""
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -69,3 +83,17 @@ def test_a_row_that_is_not_there_is_refused(
     with pytest.raises(SystemExit, match="no row is named no such row"):
         importlib.import_module(f"benchmarks.{name}").main()
     assert not out.exists()
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_rows_are_drawn_planned_and_emitted_without_a_gpu(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*shlex.split(PLANNED[name]), "--dry", "--jobs", "1", "--seed", "3"]
+    monkeypatch.setattr("sys.argv", [name, "--out", str(tmp_path / "out.json"), *words])
+    script = importlib.import_module(f"benchmarks.{name}")
+    with pytest.raises(SystemExit) as ended:
+        script.main()
+    text = capsys.readouterr().out
+    assert ended.value.code == 0, text
+    assert int(text.split()[0]) > 0 and callable(script.row)

@@ -1,7 +1,7 @@
 """Builds many kernels in parallel and judges each on the GPU in processes that may die.
 
 A case is a program's text with shapes; a verdict is one JSON row. A case that crashes or hangs
-loses only itself: the next process goes on behind it (`benchmarks.harness`).
+loses only itself: the next process goes on behind it (`benchmarks.campaign`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import harness
+from benchmarks import campaign, harness
 from benchmarks.harness import Row
 from ucutlass import frontend, ir
 from ucutlass.backend import build_sources, source_of
@@ -107,18 +107,18 @@ def judge(accepted: Sequence[Accepted], folder: Path, *, processes: int = PROCES
         for a in accepted
         if (failure := next((r for s in a.sources() if not isinstance(r := built[s.code], Artifact)), None))
     }
-    rows = harness.run(
+    rows = campaign.run(
         "tests.cases.campaign:judge_row",
         [asdict(a.case) for a in accepted if a.case.name not in unbuilt],
         harness.fresh(folder / "rows.jsonl"),
         item_seconds=CASE_SECONDS,
-        processes=processes,
+        environs=[None] * processes,
     )
     return Judged(rows, unbuilt)
 
 
 def judge_row(item: dict[str, Any]) -> Row:
-    """Returns a case's verdicts; runs in the child of `harness.run`."""
+    """Returns a case's verdicts; runs in the child of `campaign.run`."""
     import torch
 
     import ucutlass
@@ -160,5 +160,5 @@ def judge_row(item: dict[str, Any]) -> Row:
         torch.cuda.synchronize()
     except Exception as error:  # the row is the report, whatever went wrong
         row |= {"ok": False, "state": "wrong", "error": type(error).__name__, "detail": str(error)[:1500]}
-        row["sticky"] = harness.sticky(error)
+        row["sticky"] = campaign.sticky(error)
     return row

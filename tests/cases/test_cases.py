@@ -125,7 +125,7 @@ def test_a_kernel_that_is_not_built_loses_its_case_alone(
     ]
     found, _ = planned(every)
     monkeypatch.setattr(campaign, "build_sources", lambda pairs: [artifact, refused, artifact])
-    monkeypatch.setattr(campaign.harness, "run", lambda _, items, rows, **more: items)
+    monkeypatch.setattr(campaign.campaign, "run", lambda _, items, rows, **more: items)
     judged = campaign.judge(found, tmp_path)
     assert [row["name"] for row in judged.rows] == ["a", "c"] and list(judged.unbuilt) == ["b"]
 
