@@ -20,12 +20,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import bars, harness
 from benchmarks.harness import geomean
 from benchmarks.import_kernelbench import attempt, problems
 from ucutlass.agent.kernelbench import drawn, selected
 from ucutlass.files import put
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime import isolation
+
+GAIN = "gain by the cost model"
 
 LIMIT_SECONDS = 240.0
 MEMORY = 8 * 2**30
@@ -90,7 +93,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         if "after" not in row:
             continue
-        name = f"{row['level']}/{Path(row['file']).stem}"
+        name = _name(row)
         before = row["before"]
         gain = "constant result" if row["constants"] else f"{before / row['after']:.2f}" if before else "-"
         shown = f"{before * 1e6:.1f}" if before else "-"
@@ -137,7 +140,17 @@ def main() -> int:
             put(options.out, "".join(json.dumps(row) + "\n" for row in rows))
     process.close()
     print(table(rows))
-    return int(any("search" in row.get("why", "") for row in rows))
+    failed = [_name(row) for row in rows if "search" in row.get("why", "")]
+    every = bars.figures(
+        {GAIN: {_name(r): r["before"] / r["after"] for r in rows if verdict(r) == "derived" and r["before"]}}
+    )
+    if options.out:
+        bars.write_summary(options.out, every, harness.machine(), wrong=failed)
+    return bars.status(every, failed, ())
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{row['level']}/{Path(row['file']).stem}"
 
 
 if __name__ == "__main__":

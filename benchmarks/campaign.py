@@ -41,7 +41,8 @@ from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildCancelled
 from ucutlass.runtime.parallel import jobs as compilers
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 Program: TypeAlias = tuple[str, Mapping[str, int]]
 """A kernel's text and its extents."""
@@ -139,8 +140,7 @@ def _why(result: object) -> str:
 
 def key_of(target: str, item: Item, machine: Mapping[str, str]) -> str:
     """Returns what tells a row from others in a file: its function, its item, the programs, device and versions."""
-    facts = {name: value for name, value in machine.items() if name != "commit"}
-    text = json.dumps([target, item, facts], sort_keys=True)
+    text = json.dumps([target, item, harness.identity(machine)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

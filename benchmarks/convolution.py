@@ -1,27 +1,28 @@
 """Convolutions against cuDNN (torch, channels last, benchmark mode) and torch.compile in the same run.
 
-    python -m benchmarks.convolution --out convolution.json [--only NAME,..] [--no-compile] [--quick]
+    python -m benchmarks.convolution --out convolution.json [--drawn N] [--seed N] [--only NAME,..] [--no-compile] [--quick]
 
 Claim: convolutions and their gradients are as fast as cuDNN, and faster with bias and activation, which eager
 runs as kernels of their own. Default schedules, nothing tuned. `plain` rows are a convolution alone, `fused`
-ones have a bias and an activation. Tensors lie channels last on both sides. Errors are those of fresh inputs
+ones have a bias and an activation. Cases are fixed ones of one to three dimensions, or `--drawn` ones of the seed:
+strided, transposed, grouped, depthwise, of few channels, gradients, in TF32, bf16 and f16. Tensors lie channels last on both sides. Errors are those of fresh inputs
 against float64, ours and cuDNN's, on a sample of results; ours must be within the derived bound. Rows of f32
 have cuDNN without TF32, those of tf32 with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 import ucutlass
-from benchmarks import campaign, harness
+from benchmarks import bars, campaign, harness
 from benchmarks.bars import Bar
 from benchmarks.campaign import Case as Planned
-from benchmarks.convolution_cases import CASES, NOT_FUSED, Case, eager, given, sampled, tensors
+from benchmarks.convolution_cases import CASES, NOT_FUSED, Case, drawn, eager, given, sampled, tensors
 from benchmarks.harness import Item, Row
 from ucutlass.reference import expect
 from ucutlass.runtime.timing import compare, sets_for
@@ -40,9 +41,9 @@ class Task:
         return f"{'fused' if self.fused else 'plain'} {self.case.name}"
 
 
-def tasks() -> list[Task]:
-    plain = [Task(case, False) for case in CASES]
-    return plain + [Task(case, True) for case in CASES if case.kind not in NOT_FUSED]
+def tasks(cases: Sequence[Case]) -> list[Task]:
+    plain = [Task(case, False) for case in cases]
+    return plain + [Task(case, True) for case in cases if case.kind not in NOT_FUSED]
 
 
 # --- one row ------------------------------------------------------------------------
@@ -51,8 +52,8 @@ def tasks() -> list[Task]:
 def row(item: Item) -> Row:
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(item["seed"])
-    task = next(t for t in tasks() if t.name == item["name"])
-    case = task.case
+    case = Case(**item["case"])
+    task = Task(case, item["fused"])
     torch.backends.cudnn.allow_tf32 = case.t == "tf32"
     kernel = ucutlass.loads(case.text(task.fused))
     first = tensors(case, task.fused, 1)[0]
@@ -130,7 +131,12 @@ def errors(
 
 
 def _classes(rows: list[Row]) -> dict[str, dict[str, float]]:
-    return {
+    by_sort = bars.classed(
+        [r for r in rows if not r["fused"]],
+        lambda r: r["ratio"],
+        lambda r: f"{r['name'].split()[1]}, over cudnn",
+    )
+    return by_sort | {
         f"{label}, over {rival}": {r["name"]: r[column] for r in rows if r["fused"] == fused and column in r}
         for fused, label in ((False, "plain"), (True, "bias and relu"))
         for rival, column in (("cudnn", "ratio"), ("torch.compile", "over compile"))
@@ -152,14 +158,19 @@ def _tile(kernel: str) -> str:
 
 
 def main() -> None:
-    parser = harness.parser_of(__doc__, compiles=True)
+    parser = harness.parser_of(__doc__, compiles=True, drawn=0)
     parser.add_argument("--kinds", default="plain,fused")
     options = parser.parse_args()
     kinds = options.kinds.split(",")
-    chosen = harness.selected(tasks(), options, lambda t: t.case.name)
+    cases = drawn(options.drawn, options.seed) if options.drawn else CASES
+    chosen = harness.selected(tasks(cases), options, lambda t: t.case.name)
     campaign.report(
         "benchmarks.convolution:row",
-        [Planned(t.name, t.case.text(t.fused), t.case.sizes()) for t in chosen if t.name.split()[0] in kinds],
+        [
+            Planned(t.name, t.case.text(t.fused), t.case.sizes(), {"case": asdict(t.case), "fused": t.fused})
+            for t in chosen
+            if t.name.split()[0] in kinds
+        ],
         options,
         _line,
         _classes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,42 +20,40 @@ def _kernel(head: str, result: str, dot: str) -> str:
     return f"kernel k({head}{{more}}) -> {{t}}[{result}] {{{{ return {{before}}{dot}{{after}} }}}}"
 
 
+def _dot(names: str, left: str, right: str = "w") -> str:
+    return f"dot[{names}]({{compute_type}}{left}{{close}}, {{compute_type}}{right}{{close}})"
+
+
 _ROWS = "P=(H+2*{p}-{d}*({r}-1)-1)//{s}+1, Q=(W+2*{p}-{d}*({r}-1)-1)//{s}+1"
 _READ = "x[H = {s}*P + {d}*R - {p}, W = {s}*Q + {d}*S - {p}]"
 
 FORWARD1 = _kernel(
     "x: {t}[N, W, C], w: {t}[K, S={r}, C]",
     "N, Q=(W+2*{p}-{d}*({r}-1)-1)//{s}+1, K",
-    "dot[S, C](x[W = {s}*Q + {d}*S - {p}], w)",
+    _dot("S, C", "x[W = {s}*Q + {d}*S - {p}]"),
 )
-FORWARD2 = _kernel(
-    "x: {t}[N, H, W, C], w: {t}[K, R={r}, S={r}, C]",
-    f"N, {_ROWS}, K",
-    f"dot[R, S, C]({{compute_type}}{_READ}{{close}}, {{compute_type}}w{{close}})",
-)
+FORWARD2 = _kernel("x: {t}[N, H, W, C], w: {t}[K, R={r}, S={r}, C]", f"N, {_ROWS}, K", _dot("R, S, C", _READ))
 FORWARD3 = _kernel(
     "x: {t}[N, D, H, W, C], w: {t}[K, T={r}, R={r}, S={r}, C]",
     "N, O=(D+2*{p}-{r})//{s}+1, P=(H+2*{p}-{r})//{s}+1, Q=(W+2*{p}-{r})//{s}+1, K",
-    "dot[T, R, S, C](x[D = {s}*O + T - {p}, H = {s}*P + R - {p}, W = {s}*Q + S - {p}], w)",
+    _dot("T, R, S, C", "x[D = {s}*O + T - {p}, H = {s}*P + R - {p}, W = {s}*Q + S - {p}]"),
 )
 GROUPED = _kernel(
-    "x: {t}[N, H, W, (G={g} C)], w: {t}[(G K), R={r}, S={r}, C]",
-    f"N, {_ROWS}, (G K)",
-    f"dot[R, S, C]({_READ}, w)",
+    "x: {t}[N, H, W, (G={g} C)], w: {t}[(G K), R={r}, S={r}, C]", f"N, {_ROWS}, (G K)", _dot("R, S, C", _READ)
 )
-DEPTHWISE = _kernel("x: {t}[N, H, W, K], w: {t}[R={r}, S={r}, K]", f"N, {_ROWS}, K", f"dot[R, S]({_READ}, w)")
+DEPTHWISE = _kernel("x: {t}[N, H, W, K], w: {t}[R={r}, S={r}, K]", f"N, {_ROWS}, K", _dot("R, S", _READ))
 TRANSPOSED = _kernel(
     "x: {t}[N, H, W, C], w: {t}[C, R={r}, S={r}, K]",
     "N, P={s}*H-2*{p}+{r}-{s}, Q={s}*W-2*{p}+{r}-{s}, K",
-    "dot[R, S, C](x[{s}*H = P + {p} - R, {s}*W = Q + {p} - S], w)",
+    _dot("R, S, C", "x[{s}*H = P + {p} - R, {s}*W = Q + {p} - S]"),
 )
 WEIGHTS = _kernel(
-    f"x: {{t}}[N, H, W, C], y: {{t}}[N, {_ROWS}, K]", "K, R={r}, S={r}, C", f"dot[N, P, Q]({_READ}, y)"
+    f"x: {{t}}[N, H, W, C], y: {{t}}[N, {_ROWS}, K]", "K, R={r}, S={r}, C", _dot("N, P, Q", _READ, "y")
 )
 DATA = _kernel(
     "y: {t}[N, P, Q, K], w: {t}[K, R={r}, S={r}, C]",
     "N, H={s}*P, W={s}*Q, C",
-    "dot[R, S, K](y[{s}*P = H + {p} - R, {s}*Q = W + {p} - S], w)",
+    _dot("R, S, K", "y[{s}*P = H + {p} - R, {s}*Q = W + {p} - S]"),
 )
 
 
@@ -183,6 +182,56 @@ CASES: tuple[Case, ...] = (
 )
 
 NOT_FUSED = ("weights", "data")
+
+
+# --- drawn ------------------------------------------------------------------------
+
+DRAWN = ("2d", "strided", "3d", "transposed", "grouped", "few", "1d", "weights", "data", "depthwise")
+"""Of which sort the cases are that are drawn in turn."""
+
+SIZES = {1: (64, 4096), 2: (7, 112), 3: (6, 40)}
+"""Least and largest images by their dimensions, drawn evenly in the logarithm."""
+
+MOST_FLOPS, MOST_ELEMENTS = 4e11, 2**28
+
+
+def drawn(count: int, seed: int) -> list[Case]:
+    """Returns cases of a seed, in TF32, bf16 and f16, each sort in turn."""
+    draw = random.Random(f"convolutions {seed}")
+    cases: list[Case] = []
+    while len(cases) < count:
+        case = _case(draw, DRAWN[len(cases) % len(DRAWN)])
+        pixels = case.n * case.size**case.space
+        if case.flops <= MOST_FLOPS and pixels * max(case.c, case.k) * case.g <= MOST_ELEMENTS:
+            cases.append(case)
+    return cases
+
+
+def _case(draw: random.Random, sort: str) -> Case:
+    space = {"1d": 1, "3d": 3}.get(sort, 2)
+    kind = sort if sort in ("transposed", "grouped", "weights", "data", "depthwise") else "forward"
+    low, high = SIZES[space]
+    size = round(low * (high / low) ** draw.random())
+    s = 2 if sort in ("strided", "transposed") else draw.choice((1, 1, 2))
+    s = s if space == 2 else 1
+    if kind in ("data", "transposed"):
+        size = max(8, size // 2 * 2)
+    r = draw.choice((2, 4) if kind == "transposed" else (3, 5) if kind == "depthwise" else (1, 3, 3, 5))
+    p = (r - s) // 2 if kind == "transposed" else r // 2
+    c, k = (8 * draw.choice((2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)) for _ in range(2))
+    g = 1
+    match sort:
+        case "few":
+            c = draw.choice((1, 3, 4, 8))
+        case "grouped":
+            g = draw.choice((2, 4, 8, 16))
+            c = k = draw.choice((4, 8, 16, 32, 64))
+        case "depthwise":
+            c = 1
+    t, n = draw.choice(("tf32", "tf32", "bf16", "f16")), draw.choice((1, 4, 8, 16, 32))
+    groups = f" in {g} groups" if g > 1 else ""
+    name = f"{sort} {t} {n}x{c}-{k}{groups} {'x'.join([str(r)] * space)}/{s} at {size}"
+    return Case(name, kind, n, size, c, k, r, s, p, g=g, space=space, t=t)
 
 
 # --- tensors ----------------------------------------------------------------------

@@ -1,13 +1,14 @@
 """Draws modules of core ATen operators, imports them, and judges their kernels on a GPU.
 
-    python -m benchmarks.drawn_on_gpu [--count 400] [--seed 0] [--steps 6] [--jobs N] [--seconds N] [--out FILE]
+    python -m benchmarks.drawn_on_gpu [--count 400] [--seed 0] [--steps 6] [--jobs N] [--devices N]
+        [--seconds N] [--out FILE]
 
 The modules are those of `benchmarks.drawn_modules`, with extents of several tiles and floating values in f32, bf16
 or f16. Each program is planned and built for its own extents and judged as `ucc verify` judges one case: poisoned
 and guarded results, the float64 reference with derived bounds, stage by stage. Prints every program that is wrong
 or that failed, and counts the others by their verdict; exits with 1 where one is wrong or failed.
 
-Modules are shared among `--jobs` processes; one that a kernel has ended is started again behind that module.
+Modules are shared among `--jobs` processes; one that a kernel has ended is started again behind that module; they take the GPUs in turn.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from typing import Any
 
 import torch
 
+from benchmarks import bars, campaign, harness
+from benchmarks.bars import Bar
 from benchmarks.harness import append, lines
 from tests.importer.drawn_modules import SEVERAL_TILES, DrawnModule, draw
 from ucutlass.api import LoadedProgram
@@ -39,6 +42,8 @@ from ucutlass.importer.program import from_torch
 from ucutlass.runtime import verify
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
+BARS = {"wrong or failed": Bar(most=0)}
+
 STALLED_SECONDS = 90.0
 """A process that has told nothing for so long is ended, and its module has failed."""
 
@@ -121,12 +126,14 @@ def work(seed: int, steps: int, first: int, stride: int, out: Path) -> None:
 def run(options: argparse.Namespace, folder: Path) -> list[Judged]:
     """Runs the workers until there are as many verdicts as asked, or the time is over."""
     deadline = time.monotonic() + options.seconds
+    environs = campaign.environments(harness.gpus(options))
     outs = [folder / f"{worker}.jsonl" for worker in range(options.jobs)]
 
     def started(worker: int, first: int) -> subprocess.Popen[bytes]:
         words = (options.seed, options.steps, first, options.jobs, outs[worker])
         command = [sys.executable, "-m", "benchmarks.drawn_on_gpu", "--worker", *map(str, words)]
-        return subprocess.Popen(command, env={**os.environ, "UCUTLASS_BUILD_JOBS": "1"})
+        environ = environs[worker % len(environs)] or os.environ
+        return subprocess.Popen(command, env={**environ, "UCUTLASS_BUILD_JOBS": "1"})
 
     children = {worker: started(worker, worker) for worker in range(options.jobs)}
     results: dict[int, Judged] = {}
@@ -173,6 +180,7 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count(), help="processes, by default one for each core"
     )
+    parser.add_argument("--devices", type=int, metavar="N", help="GPUs to use, by default all")
     parser.add_argument("--seconds", type=float, default=600.0, help="end after so many, with what there is")
     parser.add_argument("--out", type=Path, help="a file of one JSON line for each module")
     parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
@@ -190,7 +198,14 @@ def main() -> int:
     print(
         f"{len(results)} modules in {time.monotonic() - start:.0f} s on {torch.cuda.get_device_name()}: {counts}"
     )
-    return int(any(r.verdict in ("wrong", "failed") for r in results))
+    wrong = [str(r.number) for r in results if r.verdict in ("wrong", "failed")]
+    every = bars.figures(
+        {"wrong or failed": {str(r.number): float(str(r.number) in wrong) for r in results}}, BARS
+    )
+    unreached = ["modules"] * (options.count - len(results))
+    if options.out:
+        bars.write_summary(options.out, every, harness.machine(), wrong=wrong, unreached=unreached)
+    return bars.status(every, wrong, unreached)
 
 
 if __name__ == "__main__":

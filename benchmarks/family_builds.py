@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from unittest import mock
 
-from benchmarks import harness
+from benchmarks import bars, harness
+from benchmarks.bars import Bar
 from benchmarks.build_time import timed
 from benchmarks.harness import Row
 from tests.emit import divided_kernels
@@ -139,7 +141,7 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main() -> int:
     parser = harness.parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--paths", default="auto", help="of auto, nvrtc and nvcc, with commas")
@@ -158,8 +160,16 @@ def main() -> None:
                         f"{phase} {seconds:.2f}" for phase, seconds in rows[-1]["phases"].items()
                     )
                     print(f"{name:34} {path:6} {rows[-1]['wall']:6.2f} s: {phases}", flush=True)
-    print(f"{versions}, {os.cpu_count()} cores\n{table(rows)}")
+    walls: dict[str, list[float]] = {}
+    for one in rows:
+        if one["path"] == paths[0]:
+            walls.setdefault(one["kernel"], []).append(one["wall"])
+    seconds = {name: statistics.median(own) for name, own in walls.items()}
+    every = bars.figures({"seconds of a cold build": seconds}, {"seconds of a cold build": Bar(most=4.0)})
+    bars.write_summary(options.out, every, harness.machine())
+    print("\n".join([f"{versions}, {os.cpu_count()} cores\n{table(rows)}", *bars.lines(every)]))
+    return bars.status(every, (), ())
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -126,6 +126,12 @@ def machine() -> dict[str, str]:
     }
 
 
+def identity(machine: Mapping[str, str]) -> str:
+    """Returns what tells runs apart whose rows do not stand beside each other: programs, device and versions."""
+    facts = {name: value for name, value in machine.items() if name != "commit"}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
 def _version(package: str) -> str:
     try:
         return metadata.version(package)

@@ -31,7 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import gpu_queue, harness
+from benchmarks import bars, gpu_queue, harness
+from benchmarks.bars import Bar, Figure
 from benchmarks.gpu_queue import GpuJob, GpuQueue, finished
 from benchmarks.harness import Row, geomean
 from benchmarks.import_kernelbench import problems
@@ -64,6 +65,7 @@ COLUMNS = ("eager", "eager-tf32", "eager-f32", "compile", "compile-tf32", "compi
 class RunSettings:
     """What every problem of a run shares. `deadline` is a time of the monotonic clock."""
 
+    run: str
     lane: str
     arch: str
     device: str | None
@@ -214,7 +216,7 @@ def attempt(job: GpuJob, device: int, settings: RunSettings, ways: Row) -> Row:
 
 
 def tell(row: Row, settings: RunSettings) -> None:
-    harness.append(settings.out, row)
+    harness.append(settings.out, row | {"run": settings.run})
     print(line_of(row), flush=True)
 
 
@@ -256,15 +258,10 @@ def ratio(row: Row, column: str) -> float | None:
 
 def _level(name: str, rows: Sequence[Row], count: int) -> list[str]:
     counted = Counter(row["status"] for row in rows)
-    clean = sum(
-        row.get("stages") is not None
-        and row.get("torch_share", float(bool(row.get("torch_stages")))) <= TORCH_SHARE
-        for row in rows
-        if row["status"] != "not imported"
-    )
+    without = sum(map(clean, rows))
     oracles = Counter(row["oracle"] for row in rows if "oracle" in row)
     lines = [
-        f"{name}: {count} problems, {dict(counted)}, {clean} without a torch node of more than "
+        f"{name}: {count} problems, {dict(counted)}, {without} without a torch node of more than "
         f"{TORCH_SHARE:.0%}, oracles {dict(oracles)}"
     ]
     for column in COLUMNS:
@@ -276,6 +273,38 @@ def _level(name: str, rows: Sequence[Row], count: int) -> list[str]:
                 f"fast_1 {fast:.1%}, least {min(ratios):.3f}"
             )
     return lines
+
+
+OF_EAGER = {1: 1.9, 2: 2.4, 3: 1.6}
+OF_COMPILE = 1.25
+CLEAN_SHARE = 198 / 210
+"""Of all problems, those that must have no torch node of more than TORCH_SHARE of the time."""
+
+
+def figures(rows: Iterable[Row], lane: str) -> list[Figure]:
+    """Returns speed-ups by level and column, and which problems are clean, with the bars of a lane."""
+    latest = list({row["name"]: row for row in rows}.values())
+    found = {
+        f"level {level} over {column}": {
+            row["name"]: r
+            for row in latest
+            if row["level"] == level and (r := ratio(row, column)) is not None
+        }
+        for level in OF_EAGER
+        for column in COLUMNS
+    }
+    found["without a torch node that costs"] = {row["name"]: float(clean(row)) for row in latest}
+    fast = "compile" if lane == "f32" else "compile-tf32"
+    held = {f"level {level} over eager": Bar(geomean=bar) for level, bar in OF_EAGER.items()}
+    held |= {f"level {level} over {fast}": Bar(geomean=OF_COMPILE) for level in OF_EAGER}
+    held["without a torch node that costs"] = Bar(share=(1.0, CLEAN_SHARE))
+    return bars.figures(found, held)
+
+
+def clean(row: Row) -> bool:
+    """Returns whether a problem is imported without a torch node of more than TORCH_SHARE of the time."""
+    share = row.get("torch_share", float(bool(row.get("torch_stages"))))
+    return row["status"] != "not imported" and row.get("stages") is not None and share <= TORCH_SHARE
 
 
 def worst(rows: Sequence[Row], count: int = 10) -> list[str]:
@@ -350,7 +379,7 @@ def ended(work: Callable[[], None], deadline: float | None) -> bool:
     return False
 
 
-def settings_of(options: argparse.Namespace, folder: Path, start: float) -> RunSettings:
+def settings_of(options: argparse.Namespace, folder: Path, start: float, identity: str) -> RunSettings:
     here = None if options.fake else at_hand()
     driver = None if options.fake else system.driver()
     count = 1 if options.fake else len(driver.gpus) if driver is not None else 0
@@ -358,6 +387,7 @@ def settings_of(options: argparse.Namespace, folder: Path, start: float) -> RunS
         count = min(count, options.devices)
     device = options.device or (here.device.name if here is not None and here.device is not None else None)
     return RunSettings(
+        run=identity,
         lane=options.lane,
         arch=options.arch or (here.arch.name if here is not None else "sm90a"),
         device=device,
@@ -385,22 +415,31 @@ def main() -> int:
     if options.again:
         harness.fresh(options.out)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    known = {row["name"] for row in harness.lines(options.out) if finished(row)}
+    machine = harness.machine()
+    identity = f"{harness.identity(machine)} {options.lane} {options.dry}"
+    known = {r["name"] for r in harness.lines(options.out) if finished(r) and r.get("run") == identity}
     every = selected(options)
     with tempfile.TemporaryDirectory(prefix="kernelbench-") as folder:
-        settings = settings_of(options, Path(folder), start)
+        settings = settings_of(options, Path(folder), start, identity)
         print(
             f"{len(every)} problems, {settings.arch}, {settings.device}, GPUs {settings.devices}", flush=True
         )
         unfinished = ended(
             lambda: run([p for p in every if p.name not in known], settings), settings.deadline
         )
-        rows = [row for row in harness.lines(options.out) if row["name"] in {p.name for p in every}]
-        print("\n".join(table(rows, Counter(p.level for p in every))))
+        names = {p.name for p in every}
+        rows = [r for r in harness.lines(options.out) if r["name"] in names and r.get("run") == identity]
+        every_figure = figures(rows, options.lane)
+        wrong = [row["name"] for row in rows if row["status"] == "wrong"]
+        reached = {row["name"] for row in rows if finished(row)}
+        unreached = [p.name for p in every if p.name not in reached and p.name not in wrong]
+        bars.write_summary(options.out, every_figure, machine, wrong=wrong, unreached=unreached)
+        print("\n".join([*table(rows, Counter(p.level for p in every)), *bars.lines(every_figure)]))
         print(f"{time.monotonic() - start:.0f} s{', cut off' if unfinished else ''}", flush=True)
+        status = bars.status(every_figure, wrong, unreached)
         if unfinished:
-            os._exit(1)  # threads wait for compilers, which end with them
-    return int(any(row["status"] == "wrong" for row in rows))
+            os._exit(status)  # threads wait for compilers, which end with them
+    return status
 
 
 if __name__ == "__main__":

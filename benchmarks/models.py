@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from benchmarks import gpu_queue, harness
+from benchmarks import bars, gpu_queue, harness
+from benchmarks.bars import Bar, Figure
 from benchmarks.gpu_queue import GpuJob, GpuQueue, finished
 from benchmarks.harness import Row, geomean
 from benchmarks.kernelbench_modules import ended
@@ -72,6 +73,7 @@ class RunSettings:
     out: Path
     deadline: float | None
     fake: bool
+    run: str
     choose: str = "time"
     template: ProcessTemplate | None = None
 
@@ -97,7 +99,11 @@ def measure(job: GpuJob, device: int, settings: RunSettings) -> None:
     if settings.warm and row["status"] == "right":
         columns = ("ucutlass", *(("inductor",) if settings.compile else ()))
         row["warm_seconds"] = {c: warm(job, device, settings, c) for c in columns}
-    row = job.facts | row | {"gpu": device, "row_seconds": round(time.monotonic() - start, 1)}
+    row = (
+        job.facts
+        | row
+        | {"run": settings.run, "gpu": device, "row_seconds": round(time.monotonic() - start, 1)}
+    )
     harness.append(settings.out, row)
     print(line_of(row), flush=True)
 
@@ -211,6 +217,22 @@ def table(rows: Iterable[Row]) -> list[str]:
     lines += ["", "| model | " + " | ".join(_HEAD) + " |", "|---" * (len(_HEAD) + 1) + "|"]
     lines += [_markdown(row) for row in sorted(latest, key=lambda r: r["name"])]
     return lines
+
+
+def figures(rows: Iterable[Row]) -> list[Figure]:
+    """Returns how many architectures are right, and ratios in CUDA graphs and as called, with their bars."""
+    latest = list({row["name"]: row for row in rows}.values())
+    found = {
+        f"{words} over {column}": {
+            row["name"]: r for row in latest if (r := ratio(row, kind, column)) is not None
+        }
+        for kind, words in (("us", "in graphs"), ("call_us", "as called"))
+        for column in COLUMNS
+    }
+    right = {row["model"] for row in latest if row["status"] == "right"}
+    found["architectures"] = {"right": float(len(right))} if right else {}
+    held = {"in graphs over inductor": Bar(geomean=1.1, least=0.95), "architectures": Bar(least=30)}
+    return bars.figures(found, held)
 
 
 _HEAD = (
@@ -378,7 +400,9 @@ def main() -> int:
     count = 1 if options.fake else len(driver.gpus) if driver is not None else 0
     if not count:
         raise SystemExit("no NVIDIA GPU is here")
-    known = {row["name"] for row in harness.lines(options.out) if finished(row)}
+    machine = harness.machine()
+    identity = f"{harness.identity(machine)} {options.choose} {options.max_autotune}"
+    known = {r["name"] for r in harness.lines(options.out) if finished(r) and r.get("run") == identity}
     with tempfile.TemporaryDirectory(prefix="models-") as folder:
         gpus = min(count, options.devices or count)
         slots = options.slots or max(1, min(MOST_SLOTS, system.cores() // (CORES_OF_A_SLOT * gpus)))
@@ -395,6 +419,7 @@ def main() -> int:
             options.out,
             None if options.seconds is None else start + options.seconds,
             options.fake,
+            identity,
             options.choose,
             None if options.fake else ProcessTemplate(IMPORTED, environ=environ),
         )
@@ -402,12 +427,18 @@ def main() -> int:
         left = [row for row in every if row["name"] not in known]
         unfinished = ended(lambda: run(left, settings), settings.deadline)
         names = {row["name"] for row in every}
-        rows = [row for row in harness.lines(options.out) if row["name"] in names]
-        print("\n".join(table(rows)))
+        rows = [r for r in harness.lines(options.out) if r["name"] in names and r.get("run") == identity]
+        every_figure = figures(rows)
+        wrong = [row["name"] for row in rows if row["status"] == "wrong"]
+        reached = {row["name"] for row in rows if finished(row)}
+        unreached = sorted(names - reached - {*wrong})
+        bars.write_summary(options.out, every_figure, machine, wrong=wrong, unreached=unreached)
+        print("\n".join([*table(rows), *bars.lines(every_figure)]))
         print(f"{time.monotonic() - start:.0f} s{', cut off' if unfinished else ''}", flush=True)
+        status = bars.status(every_figure, wrong, unreached)
         if unfinished:
-            os._exit(1)  # threads wait for processes, which end with them
-    return int(any(row["status"] == "wrong" for row in rows))
+            os._exit(status)  # threads wait for processes, which end with them
+    return status
 
 
 if __name__ == "__main__":

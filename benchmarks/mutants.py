@@ -1,7 +1,7 @@
 """The kill rate: bugs seeded into lowerings and harness, and honest kernels that must pass.
 
-    python -m benchmarks.mutants [--json FILE] [--processes 2] [--only NAME] [--honest 100]
-    python -m benchmarks.mutants --gpu [--json FILE] [--honest 100]
+    python -m benchmarks.mutants [--out FILE] [--processes 2] [--only NAME] [--honest 100]
+    python -m benchmarks.mutants --gpu [--out FILE] [--honest 100]
     python -m benchmarks.mutants --list [--gpu]
 
 Claim: every mutant is killed, and no honest kernel is objected to. The first compiles each mutant of the
@@ -26,7 +26,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from benchmarks import harness, honest
+from benchmarks import bars, harness, honest
+from benchmarks.bars import Bar
 from benchmarks.honest import Honest, Job
 from tests.mutants import emulated, gpu, injection, judging, keeping, timing
 from tests.mutants.emulated import Row
@@ -36,6 +37,9 @@ from tests.mutants.lowering import BASES, LOWERINGS
 
 B_ROWS = (6, 10, 11, 12, 17, 18, 23, 25, 26, 27, 32, 33, 48, 64)
 """Rows of the gaming catalogue that only a bug of ours can open, those that are so in part included."""
+
+SURVIVE, OBJECTED = "mutants that survive", "honest kernels that are objected to"
+BARS = {SURVIVE: Bar(most=0), OBJECTED: Bar(most=0)}
 
 HOST_PROCESSES = 2
 GPU_BASES = {**BASES, **HOPPER_BASES}
@@ -189,7 +193,7 @@ def main() -> int:
         return 0
     jobs = honest.jobs(options.honest, options.seed, device)
     with tempfile.TemporaryDirectory() as folder:
-        rows = harness.fresh((options.json or Path(folder) / "mutants.json").with_suffix(f".{device}.jsonl"))
+        rows = harness.fresh((options.out or Path(folder) / "mutants.json").with_suffix(f".{device}.jsonl"))
         failed: dict[str, str] = {}
         if options.gpu:
             failed = on_gpu(names, jobs, rows, processes)
@@ -205,7 +209,16 @@ def main() -> int:
     print(json.dumps(table, indent=1))
     for name, words in failed.items():
         print(f"FAILED      {name}: {words}")
-    if options.json:
+    every = bars.figures(
+        {
+            SURVIVE: {r.row.name: float(not r.row.killed) for r in results if not r.honest},
+            OBJECTED: {h.name: float(not h.ok) for h in passed}
+            | {r.row.name: float(r.row.killed) for r in results if r.honest},
+        },
+        BARS,
+    )
+    if options.out:
+        bars.write_summary(options.out, every, harness.machine(), wrong=list(failed))
         report = {
             "summary": table,
             "results": [r.as_json() for r in results],
@@ -213,13 +226,13 @@ def main() -> int:
             "failed": failed,
             "seconds": round(time.monotonic() - began),
         }
-        harness.write(options.json, report)
+        harness.write(options.out, report)
     return int(table["killed"] < table["mutants"] or table["false_alarms"] > 0 or bool(failed))
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the report, JSON")
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--list", action="store_true", help="print the names and run nothing")
     parser.add_argument("--only", default="", help="mutants whose name holds this")

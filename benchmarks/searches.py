@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from benchmarks import attention_cases, harness, network_layers, product_cases, rows
+from benchmarks import attention_cases, bars, campaign, harness, network_layers, product_cases, rows
+from benchmarks.bars import Classes
 from benchmarks.harness import Row
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.journal import Journal
@@ -187,7 +188,9 @@ def main() -> None:
             harness.append(journal, results[-1])
     harness.write(options.out, {"machine": harness.machine(), "attempts": options.attempts, "rows": results})
     print(table(results))
-    sys.exit(any(not r["ok"] for r in results))
+    every, lost = bars.figures(classes(results)), [r["name"] for r in results if not r["ok"]]
+    bars.write_summary(options.out, every, harness.machine(), wrong=lost)
+    sys.exit(bars.status(every, lost, ()))
 
 
 def table(results: Sequence[Row]) -> str:
@@ -196,15 +199,17 @@ def table(results: Sequence[Row]) -> str:
         for r in results
         if r["ok"]
     ]
+    lost = [campaign.lost_line(r) for r in results if not r["ok"]]
+    return "\n".join([*lines, *bars.lines(bars.figures(classes(results))), *lost])
+
+
+def classes(results: Sequence[Row]) -> Classes:
     keys = ("rules", "random", "rules over random")
-    groups = {
-        f"{family} {key}": [r[key] for r in results if r["ok"] and family in ("all", r["family"])]
+    return {
+        f"{family} {key}": {r["name"]: r[key] for r in results if r["ok"] and family in ("all", r["family"])}
         for family in (*FAMILIES, "all")
         for key in keys
     }
-    return "\n".join(
-        [*lines, *harness.means({k: v for k, v in groups.items() if v}), *harness.lost_lines(results, {})]
-    )
 
 
 if __name__ == "__main__":

@@ -21,13 +21,16 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import harness
+from benchmarks import bars, campaign, harness
+from benchmarks.bars import Bar
 from benchmarks.harness import Row
 from benchmarks.product_cases import Problem, drawn, rival_of
 from ucutlass import frontend
 from ucutlass.files import put
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.switches import CACHE_DIR, DATA_DIR
+
+WALL = "seconds of max-autotune over ours"
 
 LIMIT_SECONDS = 400.0
 """What either of the two may take."""
@@ -108,9 +111,14 @@ def main() -> None:
             words = str(getattr(failed, "stderr", b"") or failed)[-800:]
             rows.append({"name": problem.name, "ok": False, "error": type(failed).__name__, "detail": words})
         harness.write(options.out, {"machine": harness.machine(), "builds": options.builds, "rows": rows})
-    ratios = [one["ratio"] for one in rows if one["ok"]]
-    print("\n".join([*harness.means({"ours of compile": ratios}), *harness.lost_lines(rows, {})]))
-    sys.exit(any(not one["ok"] for one in rows))
+    every = bars.figures(
+        {WALL: {one["name"]: 1 / one["ratio"] for one in rows if one["ok"]}}, {WALL: Bar(geomean=1.0)}
+    )
+    lost = [one for one in rows if not one["ok"]]
+    names = [one["name"] for one in lost]
+    bars.write_summary(options.out, every, harness.machine(), wrong=names)
+    print("\n".join([*bars.lines(every), *map(campaign.lost_line, lost)]))
+    sys.exit(bars.status(every, names, ()))
 
 
 if __name__ == "__main__":

@@ -185,7 +185,7 @@ def test_help_describes_every_option_and_the_commands_page_names_none_that_is_no
 
 
 def test_commands_of_all_pages_have_the_options_that_they_are_given() -> None:
-    """`ucc NAME ... --option` and `python -m benchmarks.NAME ... --option`, in code spans and shell blocks."""
+    """`ucc NAME ... --option` and `benchmarks.NAME ... --option`, in code spans and shell blocks."""
     options: dict[str, set[str]] = {name: set() for name in main.list_commands(None)}  # type: ignore[arg-type]
     for command, option in _options(main):
         options[command].update((*option.opts, *option.secondary_opts))
@@ -211,7 +211,9 @@ def _script_options(name: str) -> set[str]:
     return {option for each in texts for option in re.findall(r'"(--[a-z][a-z0-9-]+)"', each)}
 
 
-_COMMAND = re.compile(r"(?:(ucc) |python -m (?=benchmarks|tests))([a-z_0-9.]+)\b((?: [^`\n|]*)?)(?=[`\n|])")
+_COMMAND = re.compile(
+    r"(?:(ucc) |python -m (?=benchmarks|tests)|`(?=benchmarks\.))([a-z_0-9.]+)\b((?: [^`\n|]*)?)(?=[`\n|])"
+)
 _OPTION = re.compile(r"(?<=`)--[a-z][a-z-]+")
 
 

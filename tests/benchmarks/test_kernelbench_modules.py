@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from benchmarks import gpu_queue, kernelbench_modules, module_program, turns
+from benchmarks.bars import summary_path
 from benchmarks.gpu_queue import GpuJob, GpuQueue
 from benchmarks.harness import append, lines
 from benchmarks.kernel_builds import KernelBuilder, build
@@ -336,8 +337,11 @@ def test_a_run_writes_a_row_a_problem_and_goes_on_where_it_was(
     out = tmp_path / "rows.jsonl"
     words = ["kernelbench_modules", str(tmp_path), "--levels", "1", "--out", str(out), "--fake"]
     monkeypatch.setattr("sys.argv", words)
-    assert kernelbench_modules.main() == 0
+    assert kernelbench_modules.main() == 1, "one of two is not imported: the bar is missed"
     rows = {row["name"]: row for row in lines(out)}
     assert rows["1/7_Conv"]["status"] == "right" and rows["1/8_Bad"]["status"] == "not imported"
-    assert kernelbench_modules.main() == 0
+    summary = json.loads(summary_path(out).read_text())
+    assert (summary["wrong"], summary["not reached"]) == ([], [])
+    assert [f["rows"] for f in summary["classes"] if f["class"] == "without a torch node that costs"] == [2]
+    kernelbench_modules.main()
     assert len(lines(out)) == 2

@@ -167,6 +167,12 @@ def test_the_table_counts_by_type_and_batch(
     )
 
 
+def test_ratios_in_graphs_are_held_against_their_bars() -> None:
+    figures = {figure.label: figure for figure in models.figures(ROWS)}
+    assert set(figures["in graphs over inductor"].missed) == {"geomean 1.1", "least 0.95"}
+    assert figures["architectures"].values == {"right": 2.0} and figures["architectures"].missed
+
+
 def test_rows_are_chosen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["models", "--list", "--only", "resnet50,hf_llama", "--dtype", "bf16,f32", "--batch", "1,16"]
     monkeypatch.setattr("sys.argv", words)
@@ -193,7 +199,7 @@ def test_a_run_loses_a_row_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(models.gpu_queue, "called", called)
     settings = models.RunSettings(
-        (0,), 2, True, False, True, False, tmp_path, tmp_path / "rows.jsonl", None, True
+        (0,), 2, True, False, True, False, tmp_path, tmp_path / "rows.jsonl", None, True, "run"
     )
     models.run([{"name": f"{m} f32 1", "model": m, "dtype": "f32", "batch": 1} for m in "ab"], settings)
     rows = {row["name"]: row for row in lines(tmp_path / "rows.jsonl")}

@@ -77,7 +77,7 @@ def test_the_exit_status_and_the_file(
     file = tmp_path / "mutants.json"
     monkeypatch.setattr(mutants, "names_of", lambda device: [r.name for r in rows])
     monkeypatch.setattr(mutants, "on_host", lambda *_: [Result("lowering", r) for r in rows])
-    assert call(monkeypatch, "--json", str(file)) == status
+    assert call(monkeypatch, "--out", str(file)) == status
     assert [r["killed"] for r in json.loads(file.read_text())["results"]] == [r.killed for r in rows]
 
 
@@ -257,7 +257,7 @@ TMA = [m.name for m in HOPPER if m.base == "tma"][:3]
 
 def campaign(monkeypatch: pytest.MonkeyPatch, folder: Path, *more: str) -> tuple[int, dict[str, Any]]:
     file = folder / "mutants.json"
-    status = call(monkeypatch, "--gpu", "--honest", "3", "--json", str(file), *more)
+    status = call(monkeypatch, "--gpu", "--honest", "3", "--out", str(file), *more)
     return status, json.loads(file.read_text())
 
 

@@ -1,13 +1,17 @@
-"""Drawn layers of networks: their programs are planned, and compute what torch does."""
+"""Drawn layers of networks and other convolutions: their programs compute what torch does."""
 
 from __future__ import annotations
+
+import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 import ucutlass
-from benchmarks import network_layers
+from benchmarks import convolution_cases, network_layers
 from benchmarks.network_layers import Layer, Task, drawn
+from ucutlass.shapes import complete
 
 
 def test_a_seed_draws_each_kind_again() -> None:
@@ -38,3 +42,23 @@ def test_programs_are_torch_s_layers(which: str, last: bool, layer: Layer) -> No
     result = ucutlass.loads(task.text).reference(*network_layers.arguments(task, tensors))
     assert isinstance(result, torch.Tensor)
     assert torch.allclose(result.float(), network_layers.expected(task, tensors), atol=1e-4)
+
+
+def test_other_convolutions_are_torch_s() -> None:
+    cases = convolution_cases.drawn(20, 5)
+    assert cases == convolution_cases.drawn(20, 5) != convolution_cases.drawn(20, 6)
+    assert {case.name.split()[0] for case in cases} == set(convolution_cases.DRAWN)
+    assert len({case.name for case in cases}) == len(cases)
+    for case in cases:
+        small = replace(case, n=1, size=8, c=min(case.c, 4), k=4, t="bf16")
+        kernel = ucutlass.loads(small.text(False))
+        program = kernel.program
+        sizes = dict(zip(program.dims, complete(program, small.sizes()), strict=True))
+        shapes = [[math.prod(sizes[d] for d in axis.dims) for axis in p.type.axes] for p in program.params]
+        operands = [torch.randn(shape).bfloat16() for shape in shapes]
+        result = kernel.reference(*operands)
+        assert isinstance(result, torch.Tensor)
+        theirs = convolution_cases.eager(small, False)(*convolution_cases.given(small, [*operands, result]))
+        # Each rounds the same sum to bf16 once.
+        distance = (theirs.movedim(1, -1).double() - result.double()).norm() / result.double().norm()
+        assert float(distance) < 2**-7, case.name

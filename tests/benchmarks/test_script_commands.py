@@ -8,8 +8,12 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import harness
+import ucutlass
+from benchmarks import harness, norm_after_product
+from benchmarks.rows import TWINS
+from ucutlass import frontend
 
 FOLDER = Path(harness.__file__).parent
 SCRIPTS = sorted(p.stem for p in FOLDER.glob("*.py") if "__main__" in p.read_text(encoding="utf-8"))
@@ -28,11 +32,12 @@ TIMED = (
 PLANNED = {
     "attention": "--only 'bf16 64',few --quick",
     "attention_f32": "--drawn 1 --only drawn",
-    "convolution": "--kinds plain --quick",
+    "convolution": "--kinds plain --drawn 20",
     "f32_products": "--drawn 4",
     "grouped_gemm": "--quick",
     "memory_bound": "--quick",
     "network_layers": "--drawn 9",
+    "norm_after_product": "--drawn 3",
     "pointwise": "--drawn 4",
     "products": "--drawn 1",
     "rows": "--drawn 4",
@@ -97,3 +102,18 @@ def test_rows_are_drawn_planned_and_emitted_without_a_gpu(
     text = capsys.readouterr().out
     assert ended.value.code == 0, text
     assert int(text.split()[0]) > 0 and callable(script.row)
+
+
+def test_a_norm_after_a_product_is_one_program_or_a_pipeline_of_the_same_meaning() -> None:
+    for problem in norm_after_product.drawn(3, 3):
+        element = norm_after_product.ELEMENTS[problem.element]
+        gains = [
+            torch.randn(16, dtype=element) for _ in range({"softmax": 0, "rms_norm": 1}.get(problem.norm, 2))
+        ]
+        x, w = torch.randn(4, 8, dtype=element), torch.randn(16, 8, dtype=element)
+        whole = ucutlass.loads(problem.pipeline, "whole").reference(x, w, *gains)
+        assert isinstance(whole, torch.Tensor)
+        theirs = TWINS[problem.norm](torch.nn.functional.linear(x, w), *gains)
+        # Both round the product and the norm to the element type.
+        assert float((whole.double() - theirs.double()).norm() / theirs.double().norm()) < 2**-7
+        frontend.read_text(problem.whole)

@@ -1,0 +1,177 @@
+"""The plan of everything that is to be shown, worked off by a clock and scripts that are faked."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks import bars, everything, harness, sessions
+from benchmarks.bars import Bar
+from benchmarks.everything import GRACE_SECONDS, ITEMS, LEAST_SECONDS, Item, Run
+
+MACHINE = {"gpu": "a table", "torch": "0", "commit": "one", "tree": "abc"}
+SOME = (
+    Item("a", "1.1", "first", "few", "--drawn 3", 200),
+    Item("b", "1.2", "second", "models", "", 200, spreads=False),
+    Item("c", "1.3", "third", "few", "{root}", 100, ends=False, seeded=False),
+)
+
+
+class Machine:
+    """A clock, and scripts that take all the time that they are given, or only so much; a script writes a summary of
+    one class with the geometric mean that stands for its item."""
+
+    def __init__(self, folder: Path, means: dict[str, float], unreached: Sequence[str] = ()) -> None:
+        self.folder, self.means, self.unreached = folder, means, unreached
+        self.time = 1000.0
+        self.asked: list[tuple[str, float]] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def start(self, command: Sequence[str], limit: float) -> int | None:
+        out = Path(command[command.index("--out") + 1])
+        self.asked.append((out.stem, limit - GRACE_SECONDS))
+        self.time += min(120.0, limit - GRACE_SECONDS)
+        mean = self.means[out.stem]
+        if mean == 0.0:
+            return None
+        (figure,) = bars.figures({"all": {"x": mean}}, {"all": Bar(geomean=1.0)})
+        left = ["y"] if out.stem in self.unreached else []
+        bars.write_summary(out, [figure], MACHINE, unreached=left)
+        return bars.status([figure], (), left)
+
+
+def _run(folder: Path, devices: int = 1, root: Path | None = None) -> Run:
+    return Run(folder, devices, 7, root)
+
+
+def test_items_go_in_order_until_the_time_is_over(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, {"a": 1.5, "b": 1.2, "c": 1.1})
+    statuses = everything.worked_off(SOME, _run(tmp_path, root=tmp_path), 330.0, machine.start, machine.now)
+    assert statuses == {"a": 0, "b": 0, "c": 0}
+    assert machine.asked == [("a", 240.0), ("b", 210.0), ("c", 90.0)], "what one leaves is the next one's"
+    machine = Machine(tmp_path, {"a": 1.5, "b": 1.2, "c": 1.1})
+    everything.worked_off(SOME, _run(tmp_path), 130.0, machine.start, machine.now)
+    assert machine.asked == [("a", 130.0)], "10 s are too few for the next"
+
+
+def test_a_plan_gives_each_its_share_of_several_gpus() -> None:
+    planned = [(item.name, seconds) for item, seconds in everything.planned(SOME, 4, 400.0)]
+    assert planned == [("a", 90.0), ("b", 240.0), ("c", 65.0)]
+    assert [item.name for item, _ in everything.planned(SOME, 1, LEAST_SECONDS - 1)] == []
+
+
+def test_a_script_gets_the_options_that_it_has(tmp_path: Path) -> None:
+    run = _run(tmp_path, 4, Path("bench"))
+    first, _, last = (everything.command_of(item, run, 90.0)[2:] for item in SOME)
+    out = str(tmp_path / "a.json")
+    assert first == f"benchmarks.few --drawn 3 --out {out} --seed 7 --seconds 90 --devices 4".split()
+    assert last[1] == "bench" and not {"--seed", "--seconds"} & set(last)
+
+
+def test_what_is_whole_for_these_programs_and_device_is_not_run_again(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, {"a": 0.5, "b": 1.2, "c": 1.1}, unreached=["b"])
+    run = _run(tmp_path, root=tmp_path)
+    everything.worked_off(SOME, run, 1000.0, machine.start, machine.now)
+    names = [item.name for item in everything.due(SOME, run, MACHINE | {"commit": "two"})]
+    assert names == ["b"], "a missed bar is a result; what was not reached is none"
+    assert len(everything.due(SOME, run, MACHINE | {"tree": "other"})) == 3
+    assert [i.name for i in everything.due(SOME, _run(tmp_path), MACHINE | {"gpu": "b"})] == ["a", "b"]
+
+
+def test_the_table_has_a_line_for_each_class_and_names_what_is_absent(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, {"a": 0.5, "b": 0.0, "c": 1.1}, unreached=["c"])
+    statuses = everything.worked_off(SOME, _run(tmp_path), 1000.0, machine.start, machine.now)
+    text = "\n".join(everything.table(SOME, tmp_path))
+    assert (
+        "| 1.1 | a: all | geomean 1.0 | geomean 0.500 | 0.500, x | 1 | - | geomean 1.0 | a table, torch 0, one |"
+        in text
+    )
+    assert "| 1.3 | c: all | geomean 1.0 | geomean 1.100 |" in text and "c: not reached | | 1 | y" in text
+    assert "nothing of 1.2: second (b)" in text
+    assert everything.status(SOME, tmp_path, statuses) == 1
+    assert everything.status(SOME[2:], tmp_path, {}) == 3
+    assert everything.status(SOME[2:], tmp_path, {"c": 2}) == 1, "a script that refused its options"
+
+
+def test_bounds_from_above_are_shown_by_the_median_and_the_most(tmp_path: Path) -> None:
+    (figure,) = bars.figures({"s": {"x": 3.0, "y": 5.0, "z": 4.0}}, {"s": Bar(most=4.0)})
+    cells = everything.cells(SOME[0], figure.as_json(), MACHINE)
+    assert cells[3:5] == ["median 4.000", "5.000, y"] and cells[7] == "most 4.0"
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
+def test_every_item_s_command_is_taken_by_its_script(item: Item, tmp_path: Path) -> None:
+    """The script has each option; what it would do with them is its own test's."""
+    command = everything.command_of(item, _run(tmp_path, 2, tmp_path), 60.0)
+    script = importlib.import_module(command[2])
+    texts = [Path(m.__file__).read_text() for m in (script, harness) if m.__file__]
+    known = {option for text in texts for option in re.findall(r'"(--[a-z][a-z0-9-]+)"', text)}
+    assert {word for word in command if word.startswith("--")} <= known
+    assert item.ends or "--seconds" not in Path(str(script.__file__)).read_text()
+
+
+def test_the_plan_of_everything_runs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(harness, "machine", lambda: dict(MACHINE))
+    words = ["everything", "--out", str(tmp_path / "none"), "--seconds", "1000", "--plan"]
+    monkeypatch.setattr(sys, "argv", words)
+    assert everything.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) >= 3 and all("benchmarks." in line for line in lines) and not list(tmp_path.iterdir())
+
+
+def test_a_script_that_does_not_end_is_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    assert everything.started([sys.executable, "-c", "import time; time.sleep(100)"], 0.5) is None
+    assert everything.started([sys.executable, "-c", "raise SystemExit(3)"], 60.0) == 3
+
+
+# --- sessions -----------------------------------------------------------------------------
+
+
+def test_a_run_of_sessions_is_held_against_its_bars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run of three problems, one of which was not reached; the next goes on with it."""
+    asked: list[list[str]] = []
+    problems = [
+        {"name": "level1/1", "level": 1, "right": True, "session": "s", "code": "", "versus": {"eager": 2.5}},
+        {"name": "level2/1", "level": 2, "right": True, "session": "t", "code": "", "versus": {"eager": 2.0}},
+        {"name": "level3/1", "level": 3, "right": False, "session": "", "code": "", "versus": {}},
+    ]
+    times = {
+        "level1/1": {"first": 4.0, "confirmed": 15.0, "attempts": [float(n) for n in range(1, 41)]},
+        "level2/1": {"first": 8.0, "confirmed": None, "attempts": [9.0]},
+    }
+
+    def called(words: list[str], limit: float | None = None) -> dict[str, object]:
+        asked.append(words)
+        return {"problems": times} if words[0] == "sessions" else {"run": "run-1", "problems": problems}
+
+    monkeypatch.setattr(sessions, "called", called)
+    monkeypatch.setattr(harness, "machine", lambda: dict(MACHINE))
+    out = tmp_path / "sessions.json"
+    monkeypatch.setattr(sys, "argv", ["sessions", "ROOT", "--out", str(out), "--seconds", "60"])
+    assert sessions.main() == 1
+    text = capsys.readouterr().out
+    assert "level 2 over eager: geomean 2.000" in text and "missed: geomean 2.9" in text
+    summary = json.loads(bars.summary_path(out).read_text())
+    assert summary["not reached"] == ["level3/1"] and summary["wrong"] == []
+    rows = {figure["class"]: figure["rows"] for figure in summary["classes"]}
+    assert rows == {
+        "first time": 2,
+        "confirmed": 1,
+        "40 attempts": 1,
+        "level 1 over eager": 1,
+        "level 2 over eager": 1,
+    }
+    sessions.main()
+    assert "--root" in asked[0] and "--resume" in asked[2] and "--root" not in asked[2]
