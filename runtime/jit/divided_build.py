@@ -6,6 +6,8 @@ The library registers its image with CUDA's runtime as nvcc's does, and has the 
 
 from __future__ import annotations
 
+import json
+import re
 import struct
 import time
 from collections.abc import Callable, Mapping
@@ -25,7 +27,7 @@ from ucutlass.runtime.jit.link import IMAGE
 from ucutlass.runtime.jit.nvrtc_build import NATIVE, Gxx
 from ucutlass.runtime.toolchain import Toolchain
 
-DEVICE_HEADER, HOST_HEADER = "divided_device.h", "divided_host.h"
+DEVICE_HEADER, CUTLASS_HEADER, HOST_HEADER = "divided_device.h", "divided_cutlass.h", "divided_host.h"
 
 _DEVICE_SOURCE, _HOST_SOURCE, _HOST_PART = "device.cu", "host.cpp", "host.o"
 _FATBIN, _DATA = "kernel.fatbin", "image.s"
@@ -46,7 +48,14 @@ _HEADERS: Mapping[str, str] = MappingProxyType(
 )
 """The language's and the runtime's headers, by what they are for NVRTC."""
 
-_DEVICE_FLAGS = (
+_CUTLASS_HEADERS = (
+    *(f"cutlass/{name}.h" for name in ("bfloat16", "cutlass", "fast_math", "functional", "half")),
+    *(f"cutlass/{name}.h" for name in ("numeric_conversion", "numeric_types")),
+)
+_CUTLASS_NAME = re.compile(r"\b(?:cutlass|cute)::(\w+)|\b(CUTLASS_\w+)|[<\"](cute/|cutlass/arch/)")
+_DECLARED = re.compile(r"^(?:struct (?:alignas\(\d\) )?|#define )(\w+)", re.MULTILINE)
+
+DEVICE_FLAGS = (
     "-std=c++17",
     "-arch=sm_90a",
     "-default-device",
@@ -54,6 +63,10 @@ _DEVICE_FLAGS = (
     "-w",
     "--ptxas-options=-v",
     "-D_CCCL_META_UNROLL_LIMIT=10",
+    # Of cuda::std a kernel has the limits of C++'s own types alone.
+    "-DCCCL_DISABLE_FP16_SUPPORT",
+    "-DCCCL_DISABLE_BF16_SUPPORT",
+    "-DCCCL_DISABLE_NVFP8_SUPPORT",
 )
 # Kernels are known by the addresses of empty functions, which must not become one.
 _HOST_FLAGS = ("-std=c++17", "-O1", "-fno-ipa-icf", "-fPIC", "-fno-gnu-unique", "-w")
@@ -83,7 +96,13 @@ def recipe(
 ) -> Recipe:
     """Returns how the kernel is built; its artifact has the image too. Raises NvrtcMissing."""
     build = _DividedBuild(
-        source, sides, toolchain, nvrtc.locate(toolchain.nvcc), _own_headers(), limit_seconds
+        source,
+        sides,
+        toolchain,
+        nvrtc.locate(toolchain.nvcc),
+        device_headers(sides.device),
+        _own(HOST_HEADER),
+        limit_seconds,
     )
     versions = toolchain.versions
     return Recipe(
@@ -95,8 +114,9 @@ def recipe(
         material={
             **versions,
             "headers": toolchain.cutlass.digest,
-            "own_headers": "".join(build.headers.values()),
-            "device_flags": " ".join(_DEVICE_FLAGS),
+            "device_headers": json.dumps(build.device_headers),
+            "host_header": build.host_header,
+            "device_flags": " ".join(DEVICE_FLAGS),
             "host_flags": " ".join((*_HOST_FLAGS, *_LIBRARIES)),
             "data": _DATA_TEXT,
             "device": sides.device,
@@ -108,19 +128,30 @@ def recipe(
     )
 
 
-def _own_headers() -> Mapping[str, str]:
-    return {name: (NATIVE / name).read_text(encoding="utf-8") for name in (DEVICE_HEADER, HOST_HEADER)}
+def device_headers(device: str) -> dict[str, str]:
+    """Returns the texts that NVRTC reads in place of headers. CUTLASS's are its own where the code names anything that
+    ours does not declare."""
+    ours = _own(CUTLASS_HEADER)
+    named = {name for names in _CUTLASS_NAME.findall(device) for name in names if name}
+    served = named <= set(_DECLARED.findall(ours))
+    of_cutlass = dict.fromkeys(_CUTLASS_HEADERS, ours) if served else {}
+    return {DEVICE_HEADER: _own(DEVICE_HEADER), **_HEADERS, **of_cutlass}
+
+
+def _own(header: str) -> str:
+    return (NATIVE / header).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
 class _DividedBuild:
-    """One kernel's build; `headers` are this package's, by name."""
+    """One kernel's build."""
 
     source: Source
     sides: Divided
     toolchain: Toolchain
     compiler: str
-    headers: Mapping[str, str]
+    device_headers: Mapping[str, str]
+    host_header: str
     limit_seconds: float
 
     def produce(self, folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
@@ -128,7 +159,7 @@ class _DividedBuild:
         put(folder / nvcc.SOURCE, self.source.text)
         put(folder / _DEVICE_SOURCE, self.sides.device)
         put(folder / _HOST_SOURCE, self.sides.host)
-        put(folder / HOST_HEADER, self.headers[HOST_HEADER])
+        put(folder / HOST_HEADER, self.host_header)
         cuda = device_compile.cuda_headers(self.toolchain.nvcc.path)
         output, host_seconds = nvrtc_build.both_sides(
             self.source.entry,
@@ -159,9 +190,10 @@ class _DividedBuild:
 
     def _device(self, cuda: tuple[Path, ...]) -> device_compile.NvrtcCompile:
         includes = (*cuda, self.toolchain.cutlass.home / "include")
-        options = (*_DEVICE_FLAGS, *(f"-I{path}" for path in includes))
-        headers = {DEVICE_HEADER: self.headers[DEVICE_HEADER], **_HEADERS}
-        return device_compile.NvrtcCompile(_DEVICE_SOURCE, IMAGE, options, headers, self.sides.kernels)
+        options = (*DEVICE_FLAGS, *(f"-I{path}" for path in includes))
+        return device_compile.NvrtcCompile(
+            _DEVICE_SOURCE, IMAGE, options, self.device_headers, self.sides.kernels
+        )
 
 
 def _host(headers: tuple[Path, ...]) -> Gxx:

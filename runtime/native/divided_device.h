@@ -5,23 +5,55 @@
 
 #include <cuda/std/cstdint>
 #include <cuda/std/limits>
-#include <cuda/std/type_traits>
 
 #define INFINITY __builtin_bit_cast(float, 0x7f800000)
 #define NAN __builtin_bit_cast(float, 0x7fffffff)
 
 namespace std {
-using cuda::std::conditional_t;
-using cuda::std::false_type;
-using cuda::std::integral_constant;
-using cuda::std::is_floating_point_v;
-using cuda::std::is_integral_v;
-using cuda::std::is_pointer_v;
-using cuda::std::is_same_v;
 using cuda::std::numeric_limits;
-using cuda::std::remove_reference_t;
-using cuda::std::true_type;
-using cuda::std::void_t;
+
+template <class T, T Value>
+struct integral_constant {
+  static constexpr T value = Value;
+  using value_type = T;
+  constexpr operator T() const { return Value; }
+};
+using true_type = integral_constant<bool, true>;
+using false_type = integral_constant<bool, false>;
+
+template <bool, class Then, class>
+struct conditional { using type = Then; };
+template <class Then, class Else>
+struct conditional<false, Then, Else> { using type = Else; };
+template <bool Condition, class Then, class Else>
+using conditional_t = typename conditional<Condition, Then, Else>::type;
+
+template <class...>
+using void_t = void;
+
+template <class T>
+struct remove_reference { using type = T; };
+template <class T>
+struct remove_reference<T&> { using type = T; };
+template <class T>
+struct remove_reference<T&&> { using type = T; };
+template <class T>
+using remove_reference_t = typename remove_reference<T>::type;
+
+template <class, class>
+inline constexpr bool is_same_v = false;
+template <class T>
+inline constexpr bool is_same_v<T, T> = true;
+
+template <class>
+inline constexpr bool is_pointer_v = false;
+template <class T>
+inline constexpr bool is_pointer_v<T*> = true;
+
+template <class T>
+inline constexpr bool is_integral_v = numeric_limits<T>::is_integer;
+template <class T>
+inline constexpr bool is_floating_point_v = is_same_v<T, float> || is_same_v<T, double>;
 
 template <class A, class B>
 __host__ __device__ constexpr A gcd(A a, B b) {

@@ -5,18 +5,20 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.emit.divided_kernels import KERNELS, source
+from tests.jit.machine_code import kernels as machine_code
 from ucutlass.backend import toolchain
 from ucutlass.emit.division import divide
 from ucutlass.runtime.build import DIVIDED, Artifact, make
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import BuildError
-from ucutlass.runtime.jit import device_compile, divided_build
+from ucutlass.runtime.jit import device_compile, divided_build, nvrtc
 from ucutlass.runtime.jit.link import IMAGE
 from ucutlass.runtime.library import load_entry
 
@@ -58,6 +60,77 @@ def test_a_library_has_the_entry_and_every_kernel(name: str, cache: Cache) -> No
     )
     # Extents of 0 are refused; ragged products answer what workspace they need, none, before they look at extents.
     assert status == (0 if name.startswith("ragged") else 1)
+
+
+OF_MORE = ("matrix times vector", "ragged groups by wgmma")
+"""Those of KERNELS that name what CUTLASS's headers alone declare."""
+
+OF_CUTLASS = "using cutlass::multiply_add;\n"
+"""Code that names it too."""
+
+CONVERSIONS = """\
+#define UCC_KERNEL ucc_test
+#include "divided_device.h"
+#include "cutlass/cutlass.h"
+#include "cutlass/fast_math.h"
+#include "cutlass/numeric_conversion.h"
+using namespace cutlass;
+
+template <class T> __device__ float wide(T const* x, int at) {
+  return float(x[at]) + float(T::bitcast(x[at + 1].raw() + 1));
+}
+
+extern "C" __global__ void narrow(float const* x, int const* n, half_t* h, bfloat16_t* b, tfloat32_t* t, float* f) {
+  int const i = threadIdx.x;
+  h[2 * i] = half_t(x[i]);
+  h[2 * i + 1] = half_t(n[i]);
+  h[i + 64] = NumericConverter<half_t, float>::convert(x[i + 32]);
+  b[2 * i] = bfloat16_t(x[i]);
+  b[2 * i + 1] = bfloat16_t(n[i]);
+  b[i + 64] = NumericConverter<bfloat16_t, float>::convert(x[i + 32]);
+  t[i] = NumericConverter<tfloat32_t, float>::convert(x[i + 64]);
+  f[i] = NumericConverter<float, float>::convert(x[i + 96]) + float(tfloat32_t::bitcast(n[i]));
+}
+
+extern "C" __global__ void widen(half_t const* h, bfloat16_t const* b, tfloat32_t const* t, float* f) {
+  int const i = threadIdx.x;
+  f[i] = wide(h, i) + 3 * wide(b, i) + 5 * float(t[i]);
+}
+
+extern "C" __global__ void divide(FastDivmod const d, int* n) {
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < 2; ++i) n[i] = d.div(n[i + 2]) + 3 * d.rem(n[i + 4]);
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (int i = 0; i < n[6]; ++i) n[7 + i] += 1;
+}
+"""
+
+
+def code_of(
+    compiler: nvrtc.Nvrtc, device: str, headers: Mapping[str, str], names: Sequence[str] = ()
+) -> list[bytes]:
+    tools = toolchain()
+    folders = (*device_compile.cuda_headers(tools.nvcc.path), tools.cutlass.include)
+    options = (*divided_build.DEVICE_FLAGS, *(f"-I{path}" for path in folders))
+    output = nvrtc.compile_program(compiler, device, "device.cu", options, headers, names)
+    return sorted(machine_code(output.code).values())
+
+
+def test_what_stands_for_cutlass_does_the_same_bit_by_bit(compiler: nvrtc.Nvrtc) -> None:
+    ours, theirs = (divided_build.device_headers(CONVERSIONS + more) for more in ("", OF_CUTLASS))
+    assert "cutlass/cutlass.h" in ours and "cutlass/cutlass.h" not in theirs
+    code = code_of(compiler, CONVERSIONS, ours)
+    assert len(code) == 3 and code == code_of(compiler, CONVERSIONS, theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_are_as_cutlass_headers_make_them(name: str, compiler: nvrtc.Nvrtc) -> None:
+    sides = divide(source(name))
+    ours, theirs = (divided_build.device_headers(sides.device + more) for more in ("", OF_CUTLASS))
+    assert (ours == theirs) == (name in OF_MORE)
+    code = code_of(compiler, sides.device, ours, sides.kernels)
+    assert code == code_of(compiler, sides.device, theirs, sides.kernels)
 
 
 DIVISORS = """\
@@ -141,7 +214,7 @@ def test_a_change_of_a_side_or_of_its_header_is_another_artifact(
         divided_build.recipe(kernel, replace(sides, **{side: ""}), toolchain()).key
         for side in ("device", "host")
     }
-    for name in (divided_build.DEVICE_HEADER, divided_build.HOST_HEADER):
+    for name in (divided_build.DEVICE_HEADER, divided_build.CUTLASS_HEADER, divided_build.HOST_HEADER):
         (tmp_path / name).write_text("//")
     monkeypatch.setattr(divided_build, "NATIVE", tmp_path)
     keys.add(divided_build.recipe(kernel, sides, toolchain()).key)
