@@ -124,13 +124,14 @@ def main() -> int:
         print(table([json.loads(line) for line in options.table.read_text(encoding="utf-8").splitlines()]))
         return 0
     if options.root is None:
-        parser.error("give KernelBench's folder that has level1")
+        parser.error("give a checkout of KernelBench, or its folder that has level1")
     levels, only = ([int(n) for n in text.split(",") if n] for text in (options.levels, options.only))
     rows: list[dict[str, Any]] = []
     process = isolation.WarmProcess()
-    chosen = list(problems(options.root, levels, only))
+    root = options.root if (options.root / "level1").is_dir() else options.root / "KernelBench"
+    chosen = list(problems(root, levels, only))
     if options.draw is not None:
-        _, names = selected(options.root, ",".join(f"level{level}/*" for level in levels))
+        _, names = selected(root, ",".join(f"level{level}/*" for level in levels))
         taken = {*drawn(names, options.draw, options.seed)}
         chosen = [row for row in chosen if f"level{row[0]}/{row[2].name}" in taken]
     for level, number, path in chosen:

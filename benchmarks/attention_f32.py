@@ -195,7 +195,7 @@ def row(item: Item) -> Row:
 
 
 def main() -> None:
-    parser = harness.parser_of(__doc__, drawn=0)
+    parser = campaign.parser_of(__doc__, drawn=0)
     options = parser.parse_args()
     shapes = [*SHAPES, *drawn(options.drawn, options.seed)]
     chosen = harness.selected(shapes, options, lambda shape: shape.name)

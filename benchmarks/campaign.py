@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import multiprocessing
 import signal
 import sys
@@ -80,6 +81,19 @@ class Emitted:
     source: Source
     plan: Any
     schedule: str
+
+
+def parser_of(doc: str | None, **more: Any) -> argparse.ArgumentParser:
+    """Returns `harness.parser_of` with the options of scripts whose rows are prepared and then shared out."""
+    parser = harness.parser_of(doc, **more)
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="planners and compilers at once, by default as fit"
+    )
+    parser.add_argument("--devices", type=int, metavar="N", help="GPUs to use, by default all")
+    parser.add_argument(
+        "--dry", action="store_true", help="draw, plan and emit every row alone; needs no GPU"
+    )
+    return parser
 
 
 # --- on the host -------------------------------------------------------------------------
@@ -180,10 +194,11 @@ def run(
         with ThreadPoolExecutor(len(environs)) as pool:
             list(pool.map(work, range(len(environs)), environs))
     known = {row["key"]: row for row in lines(rows) if "key" in row}
-    return [known.get(item["key"]) or _unreached(item["name"]) for item in keyed]
+    return [known.get(item["key"]) or unreached(item["name"]) for item in keyed]
 
 
-def _unreached(name: str) -> Row:
+def unreached(name: str) -> Row:
+    """Returns the row of a case that the deadline came before."""
     return {"name": name, "ok": False, "error": NOT_REACHED, "detail": "the run's time was over"}
 
 
@@ -351,6 +366,37 @@ def measured(
     return [known.get(key) or rows[case.name] for key, case in zip(keys, cases, strict=True)]
 
 
+def in_turn(
+    target: str,
+    items: Sequence[Item],
+    options: argparse.Namespace,
+    measure: Callable[[Item], Row],
+    tell: Callable[[Row], str],
+) -> list[Row]:
+    """Returns the rows of items that one process measures one after the other, since each has the machine to itself,
+    and prints what it tells of each; goes on behind what `--out` has, and ends as `measured` does."""
+    deadline = math.inf if options.seconds is None else time.monotonic() + options.seconds
+    written, machine = options.out.with_suffix(".jsonl"), harness.machine()
+    if options.again:
+        harness.fresh(written)
+    written.parent.mkdir(parents=True, exist_ok=True)
+    known = known_rows(written)
+    rows = []
+    for item in items:
+        key = key_of(target, item, machine)
+        if key not in known:
+            if time.monotonic() >= deadline:
+                rows.append(unreached(item["name"]))
+                continue
+            known[key] = _row(measure, item | {"key": key})
+            append(written, known[key])
+            print(tell(known[key]) if known[key]["ok"] else lost_line(known[key]), flush=True)
+            if known[key].get("sticky"):
+                deadline = -math.inf  # no other row of this process can be believed
+        rows.append(known[key])
+    return rows
+
+
 def chosen(cases: Sequence[Case], options: argparse.Namespace, deadline: float | None) -> Prepared:
     """Builds the kernels that the planner chooses."""
     programs = [(case.text, case.sizes) for case in cases]
@@ -414,18 +460,18 @@ def concluded(
 ) -> NoReturn:
     """Prints, writes and ends as `report` does, of rows that are there; `more` goes into the report."""
     right = [row for row in rows if row["ok"]]
-    unreached = [row["name"] for row in rows if row.get("error") == NOT_REACHED]
+    absent = [row["name"] for row in rows if row.get("error") == NOT_REACHED]
     failed = [row for row in rows if not row["ok"] and row["error"] != NOT_REACHED]
     known = classes(right)
     every = bars.figures(known, {label: bar for label, bar in held.items() if label in known}, right)
     machine = harness.machine()
     harness.write(options.out, {"machine": machine, "rows": list(rows), **more})
     names = [row["name"] for row in failed]
-    bars.write_summary(options.out, every, machine, wrong=names, unreached=unreached)
+    bars.write_summary(options.out, every, machine, wrong=names, unreached=absent)
     print("\n".join([*map(line, right), *bars.lines(every), *map(lost_line, failed)]))
-    if unreached:
-        print(f"not reached: {len(unreached)} of {len(rows)} rows")
-    sys.exit(bars.status(every, names, unreached))
+    if absent:
+        print(f"not reached: {len(absent)} of {len(rows)} rows")
+    sys.exit(bars.status(every, names, absent))
 
 
 def lost_line(row: Row) -> str:

@@ -158,7 +158,7 @@ def _tile(kernel: str) -> str:
 
 
 def main() -> None:
-    parser = harness.parser_of(__doc__, compiles=True, drawn=0)
+    parser = campaign.parser_of(__doc__, compiles=True, drawn=0)
     parser.add_argument("--kinds", default="plain,fused")
     options = parser.parse_args()
     kinds = options.kinds.split(",")

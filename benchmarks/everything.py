@@ -5,7 +5,7 @@
     python -m benchmarks.everything --out FOLDER --table
 
 Each item is a script of this folder with `--out FOLDER/NAME.json`, which ends by itself when its share of the time is
-over and goes on behind its rows in the next run; one that is whole for these programs, this device and these versions is
+over and goes on behind its rows in the next run; one that is whole for this seed, these programs, this device and these versions is
 not run again. So several runs that are too short for everything make one table. `--host` runs what needs no GPU
 instead. Items that need a checkout of KernelBench are left out without `--root`.
 
@@ -108,7 +108,7 @@ ITEMS: tuple[Item, ...] = (
         2400,
         spreads=False,
     ),
-    Item("recompiles", "20.5", "recompiles over 50 shapes", "recompiles", "", 240, ends=False, spreads=False),
+    Item("recompiles", "20.5", "recompiles over 50 shapes", "recompiles", "", 240, spreads=False),
     Item("pointwise", "21.3", "pointwise", "pointwise", "--drawn 24", 180),
     Item(
         "fused",
@@ -130,16 +130,7 @@ ITEMS: tuple[Item, ...] = (
         600,
     ),
     Item("tuned", "21.1", "products, tuned", "products", "--kinds bf16,f16 --drawn 8 --tune 8 --quack", 900),
-    Item(
-        "searches",
-        "22.4",
-        "rules against random search",
-        "searches",
-        "--drawn 3",
-        900,
-        ends=False,
-        spreads=False,
-    ),
+    Item("searches", "22.4", "rules against random search", "searches", "--drawn 3", 900, spreads=False),
     Item("drawn_on_gpu", "20.3", "drawn modules on a GPU", "drawn_on_gpu", "--count 400", 300, spreads=False),
     Item(
         "mutants",
@@ -159,16 +150,7 @@ ITEMS: tuple[Item, ...] = (
         "--choose always --max-autotune --warm",
         2400,
     ),
-    Item(
-        "tuning_wall",
-        "21.7",
-        "wall time of tuning",
-        "tuning_wall",
-        "--drawn 4",
-        480,
-        ends=False,
-        spreads=False,
-    ),
+    Item("tuning_wall", "21.7", "wall time of tuning", "tuning_wall", "--drawn 4", 480, spreads=False),
     Item(
         "convolution",
         "21.5",
@@ -177,16 +159,7 @@ ITEMS: tuple[Item, ...] = (
         "--kinds plain --drawn 54 --no-compile",
         240,
     ),
-    Item(
-        "family_builds",
-        "21.7",
-        "cold build of every family",
-        "family_builds",
-        "",
-        0,
-        ends=False,
-        spreads=False,
-    ),
+    Item("family_builds", "21.7", "cold build of every family", "family_builds", "", 0, spreads=False),
     Item(
         "drawn_modules",
         "20.3",
@@ -229,14 +202,14 @@ def needs(item: Item, devices: int) -> float:
     return LEAST_SECONDS + item.seconds / (max(1, devices) if item.spreads else 1)
 
 
-def out_of(item: Item, folder: Path) -> Path:
+def out_of(item: Item, run: Run) -> Path:
     """Scripts that write lines as they go write them where others write their report."""
-    return folder / f"{item.name}.json"
+    return run.folder / (f"{item.name}-{run.seed}.json" if item.seeded else f"{item.name}.json")
 
 
 def command_of(item: Item, run: Run, seconds: float) -> list[str]:
     words = [word.format(root=run.root) for word in item.options.split()]
-    words += ["--out", str(out_of(item, run.folder))]
+    words += ["--out", str(out_of(item, run))]
     if item.seeded:
         words += ["--seed", str(run.seed)]
     if item.ends:
@@ -251,19 +224,19 @@ def due(items: Sequence[Item], run: Run, machine: Mapping[str, str]) -> list[Ite
     return [
         item
         for item in items
-        if (run.root is not None or "{root}" not in item.options) and not whole(item, run.folder, machine)
+        if (run.root is not None or "{root}" not in item.options) and not whole(item, run, machine)
     ]
 
 
-def whole(item: Item, folder: Path, machine: Mapping[str, str]) -> bool:
-    summary = summary_of(item, folder)
+def whole(item: Item, run: Run, machine: Mapping[str, str]) -> bool:
+    summary = summary_of(item, run)
     if summary is None or summary["not reached"] or summary["wrong"]:
         return False
     return harness.identity(summary["machine"]) == harness.identity(machine)
 
 
-def summary_of(item: Item, folder: Path) -> Row | None:
-    path = bars.summary_path(out_of(item, folder))
+def summary_of(item: Item, run: Run) -> Row | None:
+    path = bars.summary_path(out_of(item, run))
     found: Row | None = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     return found
 
@@ -312,12 +285,12 @@ def started(command: Sequence[str], limit: float) -> int | None:
 HEAD = ("point", "class", "bar", "figure", "worst", "rows", "spread", "missed", "on")
 
 
-def table(items: Sequence[Item], folder: Path) -> list[str]:
+def table(items: Sequence[Item], run: Run) -> list[str]:
     """Returns the lines of the table, and which items have nothing to show."""
     lines = [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
     absent = []
     for item in items:
-        summary = summary_of(item, folder)
+        summary = summary_of(item, run)
         if summary is None:
             absent.append(item)
             continue
@@ -353,9 +326,9 @@ def cells(item: Item, figure: Mapping[str, Any], machine: Mapping[str, str]) -> 
     ]
 
 
-def status(items: Sequence[Item], folder: Path, statuses: Mapping[str, int | None]) -> int:
+def status(items: Sequence[Item], run: Run, statuses: Mapping[str, int | None]) -> int:
     """Returns the exit status of a run, or of a table alone."""
-    known = [summary for item in items if (summary := summary_of(item, folder)) is not None]
+    known = [summary for item in items if (summary := summary_of(item, run)) is not None]
     missed = any(figure["missed"] for summary in known for figure in summary["classes"])
     failed = any(code not in (0, 1, 3, None) for code in statuses.values())
     if missed or failed or any(summary["wrong"] for summary in known):
@@ -384,12 +357,12 @@ def main() -> int:
             f"no item is named {', '.join(sorted(unknown))}; items are {', '.join(i.name for i in ITEMS)}"
         )
     items = [item for item in ITEMS if (item.name in only if only else item.on_host == options.host)]
+    devices = options.devices if options.plan and options.devices else harness.gpus(options)
+    run = Run(options.out, max(1, devices), options.seed, options.root)
     if options.table:
         items = [item for item in ITEMS if not only or item.name in only]
-        print("\n".join(table(items, options.out)))
-        return status(items, options.out, {})
-    devices = harness.gpus(options)
-    run = Run(options.out, max(1, devices), options.seed, options.root)
+        print("\n".join(table(items, run)))
+        return status(items, run, {})
     left = due(items, run, harness.machine())
     if options.plan:
         for item, seconds in planned(left, run.devices, options.seconds):
@@ -399,8 +372,8 @@ def main() -> int:
         parser.error("no NVIDIA GPU is here; --host runs what needs none")
     options.out.mkdir(parents=True, exist_ok=True)
     statuses = worked_off(left, run, options.seconds, started, time.monotonic)
-    print("\n".join(table(items, options.out)))
-    return status(items, options.out, statuses)
+    print("\n".join(table(items, run)))
+    return status(items, run, statuses)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def row(item: Item) -> Row:
 
 
 def main() -> None:
-    options = harness.parser_of(__doc__, drawn=36).parse_args()
+    options = campaign.parser_of(__doc__, drawn=36).parse_args()
     products = drawn(options.drawn, options.seed)
     chosen = {name: products[name] for name in harness.selected(products, options, str)}
     campaign.report(

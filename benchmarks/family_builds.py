@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from unittest import mock
 
-from benchmarks import bars, harness
+from benchmarks import campaign, harness
 from benchmarks.bars import Bar
 from benchmarks.build_time import timed
-from benchmarks.harness import Row
+from benchmarks.harness import Item, Row
 from tests.emit import divided_kernels
 from ucutlass.backend import build_sources, toolchain
 from ucutlass.emit import NotServed, emit, parts
@@ -105,7 +104,8 @@ def build(source: Source, plan: Plan, path: BuildPath, folder: Path) -> Artifact
     return result
 
 
-def row(name: str, path: BuildPath) -> Row:
+def row(item: Item) -> Row:
+    name, path = item["kernel"], item["path"]
     source, plan = planned(name)
     built: list[Artifact] = []
     with tempfile.TemporaryDirectory() as root:
@@ -141,7 +141,7 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     parser = harness.parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--paths", default="auto", help="of auto, nvrtc and nvcc, with commas")
@@ -149,27 +149,40 @@ def main() -> int:
     tools = toolchain()
     versions = {"nvcc": tools.nvcc.version, "host": tools.host.version, "cutlass": tools.cutlass.version}
     paths = [path for path in map(build_path_named, options.paths.split(",")) if path is not None]
-    rows: list[Row] = []
-    for number in range(options.rounds):
-        for name in harness.selected(KERNELS, options, str):
-            for path in paths[:: 1 if number % 2 == 0 else -1]:
-                if path != "nvcc" or not planned(name)[0].in_parts:
-                    rows.append(row(name, path))
-                    harness.write(options.out, {"versions": versions, "cores": os.cpu_count(), "rows": rows})
-                    phases = ", ".join(
-                        f"{phase} {seconds:.2f}" for phase, seconds in rows[-1]["phases"].items()
-                    )
-                    print(f"{name:34} {path:6} {rows[-1]['wall']:6.2f} s: {phases}", flush=True)
-    walls: dict[str, list[float]] = {}
-    for one in rows:
-        if one["path"] == paths[0]:
-            walls.setdefault(one["kernel"], []).append(one["wall"])
-    seconds = {name: statistics.median(own) for name, own in walls.items()}
-    every = bars.figures({"seconds of a cold build": seconds}, {"seconds of a cold build": Bar(most=4.0)})
-    bars.write_summary(options.out, every, harness.machine())
-    print("\n".join([f"{versions}, {os.cpu_count()} cores\n{table(rows)}", *bars.lines(every)]))
-    return bars.status(every, (), ())
+    names = harness.selected(KERNELS, options, str)
+    items = [
+        {"name": f"{name} {path} {number}", "kernel": name, "path": path}
+        | versions
+        | {"cores": os.cpu_count()}
+        for number in range(options.rounds)
+        for name in names
+        for path in paths[:: 1 if number % 2 == 0 else -1]
+        if path != "nvcc" or not planned(name)[0].in_parts
+    ]
+    rows = campaign.in_turn("benchmarks.family_builds:row", items, options, row, _line)
+    right = [r for r in rows if r["ok"]]
+    print(f"{versions}, {os.cpu_count()} cores\n{table(right)}")
+    campaign.concluded(rows, options, _line, classes, {f"seconds, {paths[0]}": Bar(most=4.0)})
+
+
+def classes(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Returns the median seconds of each kernel by build path."""
+    walls: dict[tuple[str, str], list[float]] = {}
+    for r in rows:
+        walls.setdefault((r["path"], r["kernel"]), []).append(r["wall"])
+    paths = dict.fromkeys(path for path, _ in walls)
+    return {
+        f"seconds, {path}": {
+            kernel: statistics.median(v) for (own, kernel), v in walls.items() if own == path
+        }
+        for path in paths
+    }
+
+
+def _line(r: Row) -> str:
+    phases = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in r["phases"].items())
+    return f"{r['kernel']:34} {r['path']:6} {r['wall']:6.2f} s: {phases}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

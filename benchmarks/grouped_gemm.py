@@ -432,7 +432,7 @@ def row(item: Item) -> Row:
 
 
 def main() -> None:
-    options = harness.parser_of(__doc__, compiles=True).parse_args()
+    options = campaign.parser_of(__doc__, compiles=True).parse_args()
     chosen = harness.selected(problems(), options, lambda p: p.name)
     cases = [Case(p.name, p.text, p.sizes) for p in chosen]
     campaign.report("benchmarks.grouped_gemm:row", cases, options, _line, _classes, row_seconds=ROW_SECONDS)

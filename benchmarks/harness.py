@@ -4,8 +4,7 @@ Every timing script compares candidates in turns in one process, in CUDA graphs 
 (`ucutlass.runtime.timing.compare`), and states the spread. A row is a JSON object, made by a function of an
 item, which is another.
 
-    python -m benchmarks.NAME --out FILE [--only NAME,..] [--seed N] [--drawn N] [--seconds S] [--devices N] [--jobs N]
-        [--again] [--dry] [--quick]
+    python -m benchmarks.NAME --out FILE [--only NAME,..] [--seed N] [--drawn N] [--seconds S] [--again] [--quick]
 
 A script of kernels beside their rivals has a function from an item to a row, and calls `benchmarks.campaign.report`
 with its cases, the line of a row, its classes of rows and their bars.
@@ -65,16 +64,9 @@ def parser_of(
     else:
         parser.set_defaults(no_compile=True)
     parser.add_argument(
-        "--jobs", type=int, metavar="N", help="planners and compilers at once, by default as fit"
-    )
-    parser.add_argument("--devices", type=int, metavar="N", help="GPUs to use, by default all")
-    parser.add_argument(
         "--seconds", type=float, metavar="S", help="end after so many, with the rows there are"
     )
     parser.add_argument("--again", action="store_true", help="forget the rows that --out has")
-    parser.add_argument(
-        "--dry", action="store_true", help="draw, plan and emit every row alone; needs no GPU"
-    )
     return parser
 
 

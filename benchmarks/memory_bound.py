@@ -91,7 +91,7 @@ def row(item: Item) -> Row:
 
 
 def main() -> None:
-    options = harness.parser_of(__doc__, compiles=True).parse_args()
+    options = campaign.parser_of(__doc__, compiles=True).parse_args()
     names = harness.selected(ROWS, options, str)
     campaign.report(
         "benchmarks.memory_bound:row",

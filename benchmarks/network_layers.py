@@ -271,7 +271,7 @@ def row(item: Item) -> Row:
 
 
 def main() -> None:
-    options = harness.parser_of(__doc__, drawn=90).parse_args()
+    options = campaign.parser_of(__doc__, drawn=90).parse_args()
     tasks = harness.selected(drawn(options.drawn, options.seed), options, lambda task: task.name)
     cases = [Case(task.name, task.text, {}, task.facts) for task in tasks]
     campaign.report(

@@ -190,7 +190,7 @@ def _norms(
 
 
 def main() -> None:
-    parser = harness.parser_of(__doc__, compiles=True, drawn=16)
+    parser = campaign.parser_of(__doc__, compiles=True, drawn=16)
     parser.add_argument("--quack", action="store_true", help="time quack's norms too")
     options = parser.parse_args()
     problems = harness.selected(drawn(options.drawn, options.seed), options, lambda p: p.name)

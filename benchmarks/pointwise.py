@@ -181,7 +181,7 @@ def _rotating(function: Callable[..., Any], sets: list[list[torch.Tensor]]) -> C
 
 
 def main() -> None:
-    options = harness.parser_of(__doc__, compiles=True, drawn=24).parse_args()
+    options = campaign.parser_of(__doc__, compiles=True, drawn=24).parse_args()
     campaign.report(
         "benchmarks.pointwise:row",
         [Case(name, *program_of(name)) for name in _names(options)],

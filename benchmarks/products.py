@@ -271,7 +271,7 @@ def _into(kernel: Any, sets: Sequence[Sequence[Tensor]], outs: Sequence[Tensor])
 
 
 def main() -> None:
-    parser = harness.parser_of(__doc__, compiles=True, drawn=16)
+    parser = campaign.parser_of(__doc__, compiles=True, drawn=16)
     every = (*KINDS, *GROUPED, *NARROW)
     parser.add_argument("--kinds", default=",".join(every), help=f"of {', '.join(every)}")
     parser.add_argument("--spans", default=",".join(SPANS), help=f"of {', '.join(SPANS)}")

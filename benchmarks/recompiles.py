@@ -1,6 +1,6 @@
 """Recompiles over random shapes: one compiled model for every batch, and for every length of a text.
 
-    python -m benchmarks.recompiles [--models hf_bert,hf_llama,resnet18,vit_b_16] [--count 50] [--seed 1] [--out FILE.jsonl]
+    python -m benchmarks.recompiles [--models hf_bert,hf_llama,resnet18,vit_b_16] [--count 50] [--seed N] --out FILE
 
 Claim: after the first call no other batch or length compiles anything, by TorchDynamo or by us, and every result is
 right. Models are those of `benchmarks.models`, with random weights, without gradients; their batch is marked dynamic,
@@ -12,22 +12,19 @@ float64.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks import bars, harness, turns
+from benchmarks import campaign, harness, turns
 from benchmarks.bars import Bar, Classes
-from benchmarks.harness import Row
+from benchmarks.harness import Item, Row
 from benchmarks.model_cases import CASES, TOKENS, cast, settled
 from benchmarks.model_measure import DTYPES, FLOORS, forwarded
 from ucutlass import spans
@@ -122,46 +119,34 @@ def drawn(inputs: Sequence[Tensor], element: torch.dtype, random: Random) -> lis
     return results
 
 
-def rows(models: str, dtype: str, count: int, seed: int) -> Iterator[Row]:
-    for name in models.split(","):
-        for backend in BACKENDS:
-            try:
-                yield measured(name, backend, dtype, count, seed)
-            except Exception as problem:  # a model that fails is a row's finding
-                if "CUDA error" in str(problem):
-                    raise
-                about = {"model": name, "backend": backend, "dtype": dtype}
-                yield about | {"lost": f"{type(problem).__name__}: {problem}"[:400]}
+def row(item: Item) -> Row:
+    """Raises ArithmeticError where a result is wrong."""
+    found = measured(*(item[name] for name in ("model", "backend", "dtype", "count", "seed")))
+    if found["wrong"]:
+        raise ArithmeticError(str(found["wrong"]))
+    return found
 
 
-def main() -> int:
-    shown = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
+def main() -> None:
+    parser = harness.parser_of(__doc__)
     parser.add_argument("--models", default=MODELS)
     parser.add_argument("--dtype", default="bf16", choices=tuple(DTYPES))
     parser.add_argument("--count", type=int, default=50, help="shapes after the first")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, metavar="FILE")
     options = parser.parse_args()
-    every_row = []
-    for row in rows(options.models, options.dtype, options.count, options.seed):
-        if options.out is not None:
-            harness.append(options.out, row)
-        print(row, flush=True)
-        every_row.append(row)
-    every = bars.figures(known := classes(every_row), {k: b for k, b in BARS.items() if k in known})
-    wrong = [f"{r['model']} {r['backend']}" for r in every_row if r.get("wrong") or "lost" in r]
-    print("\n".join(bars.lines(every)))
-    if options.out is not None:
-        bars.write_summary(options.out, every, harness.machine(), wrong=wrong)
-    return bars.status(every, wrong, ())
+    about = {name: getattr(options, name) for name in ("dtype", "count", "seed")}
+    items = [
+        {"name": f"{model} {backend}", "model": model, "backend": backend} | about
+        for model in options.models.split(",")
+        for backend in BACKENDS
+    ]
+    items = harness.selected(items, options, lambda item: str(item["name"]))
+    rows = campaign.in_turn("benchmarks.recompiles:row", items, options, row, str)
+    campaign.concluded(rows, options, str, classes, BARS)
 
 
 def classes(every: Sequence[Row]) -> Classes:
     """Returns what was made anew by the names of models, and Inductor's host time over ours."""
-    right = {(r["model"], r["backend"]): r for r in every if "lost" not in r}
-    ours = {name: r for (name, backend), r in right.items() if backend == "ucutlass"}
-    theirs = {name: r for (name, backend), r in right.items() if backend == "inductor"}
+    ours, theirs = ({r["model"]: r for r in every if r["backend"] == backend} for backend in BACKENDS)
     return {
         GRAPHS: {name: float(r["graphs"][1] - r["graphs"][0]) for name, r in ours.items()},
         MAKING: {name: sum(r["making_later"].values()) for name, r in ours.items()},
@@ -170,4 +155,4 @@ def classes(every: Sequence[Row]) -> Classes:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

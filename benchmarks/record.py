@@ -7,6 +7,7 @@ A shape's rows are timed in a process that may be lost with them.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,15 +16,14 @@ import torch
 
 import ucutlass
 from benchmarks import campaign, harness
+from benchmarks.campaign import Case, Prepared
 from benchmarks.gemm_cases import BATCHED, DTYPES, PLAIN, SHAPES, Shape, extents_of
 from benchmarks.harness import Item, Row, machine
 from ucutlass import frontend
-from ucutlass.backend import build_sources, source_of
+from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit.text import Source
 from ucutlass.kernels.planned import Planned
-from ucutlass.runtime.build import Artifact
-from ucutlass.runtime.parallel import BuildFailure
 from ucutlass.runtime.timing import compare, sets_for
 from ucutlass.shapes import complete
 
@@ -74,7 +74,7 @@ class Plan:
 
 def plans(shape: Shape, dtype: str, schedules: Iterable[str]) -> dict[str, Plan]:
     """Returns plans by schedule, as the program writes it; without those that are not legal for the shape."""
-    base = (PLAIN if shape[1] == 1 else BATCHED).format(t=dtype)
+    base = text_of(shape, dtype)
     legal = {}
     for schedule in schedules:
         text = base.removesuffix("}") + f" schedule sm90a {{ {schedule} }} }}"
@@ -90,33 +90,46 @@ def plans(shape: Shape, dtype: str, schedules: Iterable[str]) -> dict[str, Plan]
     return legal
 
 
-def build(shares: Sequence[dict[str, Plan]]) -> dict[str, Artifact | BuildFailure]:
-    """Returns what became of each distinct source, by its code."""
-    every = (plan for share in shares for plan in share.values())
-    pairs = list({p.source.code: (p.source, p.planned.plan) for p in every}.values())
-    results = build_sources(pairs)
-    return {source.code: result for (source, _), result in zip(pairs, results, strict=True)}
+def text_of(shape: Shape, dtype: str) -> str:
+    return (PLAIN if shape[1] == 1 else BATCHED).format(t=dtype)
 
 
 def main() -> None:
-    parser = harness.parser_of(__doc__)
+    parser = campaign.parser_of(__doc__)
     parser.add_argument("--dtype", default="bf16", choices=DTYPES)
     options = parser.parse_args()
     shapes = harness.selected(SHAPES, options, lambda shape: shape[0])
-    legal = {shape: plans(shape, options.dtype, SCHEDULES) for shape in shapes}
-    results = build(list(legal.values()))
-    items = []
-    for shape, share in legal.items():
-        outcomes = {schedule: results[plan.source.code] for schedule, plan in share.items()}
-        built = {s: share[s].text for s, r in outcomes.items() if isinstance(r, Artifact)}
-        unbuilt = {s: str(r)[:500] for s, r in outcomes.items() if s not in built}
-        item = {"name": shape[0], "shape": shape, "dtype": options.dtype, "seed": options.seed}
-        items.append(item | {"texts": built, "unbuilt": unbuilt})
-    journal = harness.fresh(options.out.with_suffix(".jsonl"))
-    rows = campaign.run("benchmarks.record:shape_row", items, journal, item_seconds=SHAPE_SECONDS)
+    cases = [
+        Case(
+            shape[0],
+            text_of(shape, options.dtype),
+            extents_of(shape),
+            {"shape": shape, "dtype": options.dtype},
+        )
+        for shape in shapes
+    ]
+    if options.dry:
+        campaign.dry(cases, options.jobs)
+    rows = campaign.measured(
+        "benchmarks.record:shape_row", cases, options, row_seconds=SHAPE_SECONDS, prepare=prepared
+    )
     report = report_of(rows, options.dtype)
     harness.write(options.out, report)
     print(len(report["failures"]), "failures")
+
+
+def prepared(cases: Sequence[Case], options: argparse.Namespace, deadline: float | None) -> Prepared:
+    """Builds every legal schedule of all shapes."""
+    legal = {c.name: plans(c.facts["shape"], c.facts["dtype"], SCHEDULES) for c in cases}
+    every = {plan.source.code: plan for own in legal.values() for plan in own.values()}
+    kernels = [campaign.Emitted(p.source, p.planned.plan, "") for p in every.values()]
+    why = dict(zip(every, campaign.build(kernels, options.jobs, deadline), strict=True))
+    facts: dict[str, Item] = {}
+    for name, own in legal.items():
+        unbuilt = {schedule: w[:500] for schedule, plan in own.items() if (w := why[plan.source.code])}
+        texts = {schedule: plan.text for schedule, plan in own.items() if schedule not in unbuilt}
+        facts[name] = {"texts": texts, "unbuilt": unbuilt}
+    return {}, facts
 
 
 def report_of(shapes: Sequence[Row], dtype: str) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def _launch(kernel: Any, args: list[torch.Tensor], out: torch.Tensor) -> Callabl
 
 
 def main() -> None:
-    parser = harness.parser_of(__doc__, compiles=True, drawn=24)
+    parser = campaign.parser_of(__doc__, compiles=True, drawn=24)
     parser.add_argument(
         "--schedule", action="append", default=[], metavar="TEXT", help="timed beside the own one"
     )

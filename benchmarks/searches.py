@@ -10,7 +10,8 @@ slower. Ratios are times of the other over ours. The sessions run side by side, 
 
 from __future__ import annotations
 
-import sys
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import closing
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from benchmarks import attention_cases, bars, campaign, harness, network_layers, product_cases, rows
+from benchmarks import attention_cases, campaign, harness, network_layers, product_cases, rows
 from benchmarks.bars import Classes
 from benchmarks.harness import Row
 from ucutlass.agent.budget import Budget
@@ -76,7 +77,7 @@ def _attention(count: int, seed: int) -> list[Problem]:
 FAMILIES: Mapping[str, Callable[[int, int], list[Problem]]] = MappingProxyType(
     {
         "gemm": _products(("bf16", "f32", "fp8")),
-        "grouped_gemm": _products(("grouped", "narrow")),
+        "grouped_gemm": _products(("grouped", "int8")),
         "convolution": _convolutions,
         "reduction": _reductions,
         "attention": _attention,
@@ -129,6 +130,11 @@ def row(shared: Shared, case: Problem) -> Row:
     return about | {"rules over random": about["rules"] / about["random"]}
 
 
+def within(deadline: float, shared: Shared, case: Problem) -> Row:
+    """Returns a problem's row, or that the deadline came before its sessions."""
+    return campaign.unreached(case[0]) if time.monotonic() >= deadline else row(shared, case)
+
+
 def _raced(shared: Shared, problem: OptimizationProblem, text: str) -> float:
     """Returns the time of the compiler's own choice over that of a text. Raises ValueError where a race does not end."""
     sides = [_side(problem, program, shared.device) for program in (text, problem.text)]
@@ -175,32 +181,37 @@ def main() -> None:
     problems = harness.selected(problems, options, lambda p: p[0])
     folder = options.out.with_suffix(".sessions")
     folder.mkdir(parents=True, exist_ok=True)
-    journal = harness.fresh(options.out.with_suffix(".jsonl"))
-    results: list[Row] = []
+    journal, machine = options.out.with_suffix(".jsonl"), harness.machine()
+    if options.again:
+        harness.fresh(journal)
+    about = {"attempts": options.attempts, "seed": options.seed}
+    keys = {
+        name: campaign.key_of("benchmarks.searches:row", {"name": name, **about}, machine)
+        for name, _, _ in problems
+    }
+    known = {row["name"]: row for key, row in campaign.known_rows(journal).items() if key in keys.values()}
+    results: list[Row] = list(known.values())
+    deadline = math.inf if options.seconds is None else time.monotonic() + options.seconds
     with (
         closing(LocalEngine()) as engine,
         builder_pool(engine.cpus) as pool,
         ThreadPoolExecutor(AT_ONCE) as beside,
     ):
         shared = Shared(engine, here.device, pool, folder, options.attempts, options.seed)
-        for future in as_completed([beside.submit(row, shared, problem) for problem in problems]):
-            results.append(future.result() | {"family": families[future.result()["name"]]})
-            harness.append(journal, results[-1])
-    harness.write(options.out, {"machine": harness.machine(), "attempts": options.attempts, "rows": results})
-    print(table(results))
-    every, lost = bars.figures(classes(results)), [r["name"] for r in results if not r["ok"]]
-    bars.write_summary(options.out, every, harness.machine(), wrong=lost)
-    sys.exit(bars.status(every, lost, ()))
+        absent = [problem for problem in problems if problem[0] not in known]
+        for future in as_completed([beside.submit(within, deadline, shared, problem) for problem in absent]):
+            name = future.result()["name"]
+            results.append(future.result() | {"family": families[name], "key": keys[name]})
+            if results[-1].get("error") != campaign.NOT_REACHED:
+                harness.append(journal, results[-1])
+    campaign.concluded(results, options, line, classes, more=about)
 
 
-def table(results: Sequence[Row]) -> str:
-    lines = [
-        f"{r['name']:60} rules {r['rules']:.3f}  random {r['random']:.3f}  rules over random {r['rules over random']:.3f}"
-        for r in results
-        if r["ok"]
-    ]
-    lost = [campaign.lost_line(r) for r in results if not r["ok"]]
-    return "\n".join([*lines, *bars.lines(bars.figures(classes(results))), *lost])
+def line(r: Row) -> str:
+    return (
+        f"{r['name']:60} rules {r['rules']:.3f}  random {r['random']:.3f}  rules over random "
+        f"{r['rules over random']:.3f}"
+    )
 
 
 def classes(results: Sequence[Row]) -> Classes:

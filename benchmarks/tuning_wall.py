@@ -21,9 +21,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import bars, campaign, harness
+from benchmarks import campaign, harness
 from benchmarks.bars import Bar
-from benchmarks.harness import Row
+from benchmarks.harness import Item, Row
 from benchmarks.product_cases import Problem, drawn, rival_of
 from ucutlass import frontend
 from ucutlass.files import put
@@ -36,15 +36,20 @@ LIMIT_SECONDS = 400.0
 """What either of the two may take."""
 
 
-def row(problem: Problem, builds: int, torch_first: bool) -> Row:
+class ChildFailed(Exception):
+    """A side's process failed; says its last words."""
+
+
+def row(item: Item) -> Row:
     """`ours` and `compile` in seconds of whole processes; `ratio` is the first's share of the second. Of ours, `search` is
     what the search took before the finalists were measured again, and `trials` says when each binary was timed."""
+    problem, torch_first = Problem(*item["problem"]), item["torch_first"]
     with tempfile.TemporaryDirectory(prefix="ucutlass-wall-") as name:
         folder = Path(name)
         text = folder / "kernel.ucu"
         put(text, f"{problem.text}\n")
         sizes = ",".join(f"{dimension}={extent}" for dimension, extent in problem.sizes.items())
-        tune = ("ucutlass.cli", "tune", str(text), "-s", sizes, "--json", "--builds", str(builds))
+        tune = ("ucutlass.cli", "tune", str(text), "-s", sizes, "--json", "--builds", str(item["builds"]))
         call = (
             "benchmarks.tuning_wall",
             "--call",
@@ -62,20 +67,21 @@ def row(problem: Problem, builds: int, torch_first: bool) -> Row:
                 tuned = json.loads(output)
     ratio = seconds["ours"] / seconds["compile"]
     parts = {"search": tuned["seconds"], "trials": [trial["at"] for trial in tuned["trials"]]}
-    return {"name": problem.name, "ok": True, **seconds, "ratio": ratio, **parts, "torch_first": torch_first}
+    return {**seconds, "ratio": ratio, **parts, "torch_first": torch_first}
 
 
 def clocked(command: tuple[str, ...], environ: Mapping[str, Path]) -> tuple[float, bytes]:
-    """Returns the seconds and the output. Raises CalledProcessError and TimeoutExpired."""
+    """Returns the seconds and the output. Raises ChildFailed and TimeoutExpired."""
     start = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", *command],
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        check=True,
         env=os.environ | {name: str(path) for name, path in environ.items()},
         timeout=LIMIT_SECONDS,
     )
+    if done.returncode:
+        raise ChildFailed(done.stderr.decode(errors="replace")[-800:])
     return time.monotonic() - start, done.stdout
 
 
@@ -95,30 +101,27 @@ def main() -> None:
     parser.add_argument("--call", default="", help="of the other side's process")
     options = parser.parse_args()
     if options.call:
-        return call_compiled(Problem(*json.loads(options.call)))
+        call_compiled(Problem(*json.loads(options.call)))
+        return
     problems = drawn(options.drawn, options.seed, [options.kind])
-    rows: list[Row] = []
-    for number, problem in enumerate(harness.selected(problems, options, lambda one: one.name)):
-        try:
-            rows.append(row(problem, options.builds, number % 2 == 1))
-            last = rows[-1]
-            print(
-                f"{problem.name:34} ours {last['ours']:.1f} s (search {last['search']:.1f})  "
-                f"compile {last['compile']:.1f} s  {last['ratio']:.2f}",
-                flush=True,
-            )
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as failed:
-            words = str(getattr(failed, "stderr", b"") or failed)[-800:]
-            rows.append({"name": problem.name, "ok": False, "error": type(failed).__name__, "detail": words})
-        harness.write(options.out, {"machine": harness.machine(), "builds": options.builds, "rows": rows})
-    every = bars.figures(
-        {WALL: {one["name"]: 1 / one["ratio"] for one in rows if one["ok"]}}, {WALL: Bar(geomean=1.0)}
+    problems = harness.selected(problems, options, lambda one: one.name)
+    items = [
+        {"name": p.name, "problem": astuple(p), "builds": options.builds, "torch_first": number % 2 == 1}
+        for number, p in enumerate(problems)
+    ]
+    rows = campaign.in_turn("benchmarks.tuning_wall:row", items, options, row, line)
+    campaign.concluded(rows, options, line, classes, {WALL: Bar(geomean=1.0)})
+
+
+def classes(rows: list[Row]) -> dict[str, dict[str, float]]:
+    return {WALL: {r["name"]: 1 / r["ratio"] for r in rows}}
+
+
+def line(r: Row) -> str:
+    return (
+        f"{r['name']:34} ours {r['ours']:.1f} s (search {r['search']:.1f})  compile {r['compile']:.1f} s  "
+        f"{r['ratio']:.2f}"
     )
-    lost = [one for one in rows if not one["ok"]]
-    names = [one["name"] for one in lost]
-    bars.write_summary(options.out, every, harness.machine(), wrong=names)
-    print("\n".join([*bars.lines(every), *map(campaign.lost_line, lost)]))
-    sys.exit(bars.status(every, names, ()))
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def _options(out: Path, *words: str) -> argparse.Namespace:
-    return harness.parser_of("", drawn=3).parse_args(["--out", str(out), *words])
+    return campaign.parser_of("", drawn=3).parse_args(["--out", str(out), *words])
 
 
 def _report(cases: list[Case], options: argparse.Namespace, held: dict[str, Bar] | None = None) -> int:
@@ -206,6 +206,26 @@ def test_builds_that_the_time_ends_are_not_reached(monkeypatch: pytest.MonkeyPat
     kernel = campaign.emitted((PROGRAM, {"A": 64}))
     assert isinstance(kernel, Emitted)
     assert campaign.build([kernel, kernel], 1, time.monotonic()) == [campaign.NOT_REACHED, "no room"]
+
+
+def test_rows_in_turn_go_on_and_end_where_a_context_is_lost(built: list[int], tmp_path: Path) -> None:
+    out, asked = tmp_path / "rows.json", []
+
+    def measure(item: dict[str, Any]) -> Row:
+        asked.append(item["name"])
+        if item.get("how") == "sticky" and asked.count(item["name"]) == 1:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return {"value": 1.0}
+
+    def rows(*words: str) -> list[Row]:
+        return campaign.in_turn("f", _with("sticky"), _options(out, *words), measure, str)
+
+    first = rows()
+    assert [r["ok"] for r in first] == [True, True] + 4 * [False]
+    assert [r["error"] for r in first[2:]] == ["RuntimeError"] + 3 * [campaign.NOT_REACHED]
+    assert all(r["ok"] for r in rows()) and asked == [*"abc", *"cdef"]
+    assert not any(r["ok"] for r in rows("--seconds", "0", "--seed", "1", "--again"))
+    assert len(asked) == 7
 
 
 # --- bars ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bars, everything, harness, sessions
+from benchmarks import bars, campaign, everything, harness, sessions
 from benchmarks.bars import Bar
 from benchmarks.everything import GRACE_SECONDS, ITEMS, LEAST_SECONDS, Item, Run
 
@@ -37,13 +37,14 @@ class Machine:
 
     def start(self, command: Sequence[str], limit: float) -> int | None:
         out = Path(command[command.index("--out") + 1])
-        self.asked.append((out.stem, limit - GRACE_SECONDS))
+        name = out.stem.removesuffix("-7")
+        self.asked.append((name, limit - GRACE_SECONDS))
         self.time += min(120.0, limit - GRACE_SECONDS)
-        mean = self.means[out.stem]
+        mean = self.means[name]
         if mean == 0.0:
             return None
         (figure,) = bars.figures({"all": {"x": mean}}, {"all": Bar(geomean=1.0)})
-        left = ["y"] if out.stem in self.unreached else []
+        left = ["y"] if name in self.unreached else []
         bars.write_summary(out, [figure], MACHINE, unreached=left)
         return bars.status([figure], (), left)
 
@@ -71,7 +72,7 @@ def test_a_plan_gives_each_its_share_of_several_gpus() -> None:
 def test_a_script_gets_the_options_that_it_has(tmp_path: Path) -> None:
     run = _run(tmp_path, 4, Path("bench"))
     first, _, last = (everything.command_of(item, run, 90.0)[2:] for item in SOME)
-    out = str(tmp_path / "a.json")
+    out = str(tmp_path / "a-7.json")
     assert first == f"benchmarks.few --drawn 3 --out {out} --seed 7 --seconds 90 --devices 4".split()
     assert last[1] == "bench" and not {"--seed", "--seconds"} & set(last)
 
@@ -84,21 +85,23 @@ def test_what_is_whole_for_these_programs_and_device_is_not_run_again(tmp_path: 
     assert names == ["b"], "a missed bar is a result; what was not reached is none"
     assert len(everything.due(SOME, run, MACHINE | {"tree": "other"})) == 3
     assert [i.name for i in everything.due(SOME, _run(tmp_path), MACHINE | {"gpu": "b"})] == ["a", "b"]
+    other = Run(tmp_path, 1, 8, tmp_path)
+    assert [i.name for i in everything.due(SOME, other, MACHINE)] == ["a", "b"], "of another seed"
 
 
 def test_the_table_has_a_line_for_each_class_and_names_what_is_absent(tmp_path: Path) -> None:
     machine = Machine(tmp_path, {"a": 0.5, "b": 0.0, "c": 1.1}, unreached=["c"])
     statuses = everything.worked_off(SOME, _run(tmp_path), 1000.0, machine.start, machine.now)
-    text = "\n".join(everything.table(SOME, tmp_path))
+    text = "\n".join(everything.table(SOME, _run(tmp_path)))
     assert (
         "| 1.1 | a: all | geomean 1.0 | geomean 0.500 | 0.500, x | 1 | - | geomean 1.0 | a table, torch 0, one |"
         in text
     )
     assert "| 1.3 | c: all | geomean 1.0 | geomean 1.100 |" in text and "c: not reached | | 1 | y" in text
     assert "nothing of 1.2: second (b)" in text
-    assert everything.status(SOME, tmp_path, statuses) == 1
-    assert everything.status(SOME[2:], tmp_path, {}) == 3
-    assert everything.status(SOME[2:], tmp_path, {"c": 2}) == 1, "a script that refused its options"
+    assert everything.status(SOME, _run(tmp_path), statuses) == 1
+    assert everything.status(SOME[2:], _run(tmp_path), {}) == 3
+    assert everything.status(SOME[2:], _run(tmp_path), {"c": 2}) == 1, "a script that refused its options"
 
 
 def test_bounds_from_above_are_shown_by_the_median_and_the_most(tmp_path: Path) -> None:
@@ -112,7 +115,7 @@ def test_every_item_s_command_is_taken_by_its_script(item: Item, tmp_path: Path)
     """The script has each option; what it would do with them is its own test's."""
     command = everything.command_of(item, _run(tmp_path, 2, tmp_path), 60.0)
     script = importlib.import_module(command[2])
-    texts = [Path(m.__file__).read_text() for m in (script, harness) if m.__file__]
+    texts = [Path(m.__file__).read_text() for m in (script, harness, campaign) if m.__file__]
     known = {option for text in texts for option in re.findall(r'"(--[a-z][a-z0-9-]+)"', text)}
     assert {word for word in command if word.startswith("--")} <= known
     assert item.ends or "--seconds" not in Path(str(script.__file__)).read_text()

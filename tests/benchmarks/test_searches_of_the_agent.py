@@ -69,7 +69,7 @@ def test_each_search_is_raced_against_the_compiler_s_choice(
     assert found["ok"] and engine.asked.count("race") == 2
     assert engine.asked.count("attempt") == 2 * (6 + 1)
     assert found["rules over random"] == found["rules"] / found["random"] and found["rules"] > 1
-    assert "rules over random" in searches.table([{**found, "family": "reduction"}])
+    assert "rules over random" in searches.line({**found})
     assert len(list(tmp_path.glob("*.sqlite"))) == 2
 
 
@@ -78,4 +78,3 @@ def test_a_search_without_a_right_program_is_a_row_that_says_so(
 ) -> None:
     found = row(Engine(wrong=True), tmp_path, monkeypatch)
     assert not found["ok"] and "far" in found["detail"]
-    assert "far" in searches.table([{**found, "family": "reduction"}])
