@@ -49,8 +49,8 @@ _HEADERS: Mapping[str, str] = MappingProxyType(
 """The language's and the runtime's headers, by what they are for NVRTC."""
 
 _CUTLASS_HEADERS = (
-    *(f"cutlass/{name}.h" for name in ("bfloat16", "cutlass", "fast_math", "functional", "half")),
-    *(f"cutlass/{name}.h" for name in ("numeric_conversion", "numeric_types")),
+    *(f"cutlass/{name}.h" for name in ("bfloat16", "cutlass", "fast_math", "float8", "functional")),
+    *(f"cutlass/{name}.h" for name in ("half", "numeric_conversion", "numeric_types")),
 )
 _CUTLASS_NAME = re.compile(r"\b(?:cutlass|cute)::(\w+)|\b(CUTLASS_\w+)|[<\"](cute/|cutlass/arch/)")
 _DECLARED = re.compile(r"^(?:struct (?:alignas\(\d\) )?|#define )(\w+)", re.MULTILINE)

@@ -66,23 +66,84 @@ struct alignas(4) tfloat32_t {
   }
 };
 
-// To integers CUTLASS rounds in ways of its own.
+// Zero by default, as CUTLASS has it.
+struct alignas(1) float8_base {
+  uint8_t storage;
+
+  CUTLASS_DEVICE float8_base() : storage(0) {}
+  CUTLASS_DEVICE uint8_t raw() const { return storage; }
+};
+
+struct alignas(1) float_e4m3_t : float8_base {
+  float_e4m3_t() = default;
+  CUTLASS_DEVICE explicit float_e4m3_t(float x) {
+    uint16_t two;
+    float const zero = 0.0f;
+    asm volatile("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(zero), "f"(x));
+    storage = reinterpret_cast<float_e4m3_t&>(two).storage;
+  }
+  CUTLASS_DEVICE explicit float_e4m3_t(int x) : float_e4m3_t(float(x)) {}
+  CUTLASS_DEVICE operator float() const {
+    uint16_t const bits = storage;
+    uint32_t two;
+    asm volatile("cvt.rn.f16x2.e4m3x2 %0, %1;\n" : "=r"(two) : "h"(bits));
+    return __half2float(reinterpret_cast<half2 const&>(two).x);
+  }
+  CUTLASS_DEVICE static float_e4m3_t bitcast(uint8_t bits) {
+    float_e4m3_t x;
+    x.storage = bits;
+    return x;
+  }
+};
+
+struct alignas(1) float_e5m2_t : float8_base {
+  float_e5m2_t() = default;
+  CUTLASS_DEVICE explicit float_e5m2_t(float x) {
+    uint16_t two;
+    float const zero = 0.0f;
+    asm volatile("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(two) : "f"(zero), "f"(x));
+    storage = reinterpret_cast<float_e5m2_t&>(two).storage;
+  }
+  CUTLASS_DEVICE explicit float_e5m2_t(int x) : float_e5m2_t(float(x)) {}
+  CUTLASS_DEVICE operator float() const {
+    uint16_t const bits = storage;
+    uint32_t two;
+    asm volatile("cvt.rn.f16x2.e5m2x2 %0, %1;\n" : "=r"(two) : "h"(bits));
+    return __half2float(reinterpret_cast<half2 const&>(two).x);
+  }
+  CUTLASS_DEVICE static float_e5m2_t bitcast(uint8_t bits) {
+    float_e5m2_t x;
+    x.storage = bits;
+    return x;
+  }
+};
+
 template <class To, class From>
-struct NumericConverter;
-
-template <>
-struct NumericConverter<float, float> {
-  CUTLASS_DEVICE static float convert(float const& x) { return x; }
+struct NumericConverter {
+  CUTLASS_DEVICE static To convert(From const& x) { return static_cast<To>(x); }
 };
 
 template <>
-struct NumericConverter<half_t, float> {
-  CUTLASS_DEVICE static half_t convert(float const& x) { return half_t(x); }
+struct NumericConverter<int32_t, float> {
+  CUTLASS_DEVICE static int32_t convert(float const& x) { return __float2int_rn(x); }
 };
 
 template <>
-struct NumericConverter<bfloat16_t, float> {
-  CUTLASS_DEVICE static bfloat16_t convert(float const& x) { return bfloat16_t(x); }
+struct NumericConverter<int8_t, float> {
+  CUTLASS_DEVICE static int8_t convert(float const& x) {
+    int32_t rounded;
+    asm volatile("cvt.rni.sat.s8.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+    return static_cast<int8_t>(rounded);
+  }
+};
+
+template <>
+struct NumericConverter<uint8_t, float> {
+  CUTLASS_DEVICE static uint8_t convert(float const& x) {
+    int32_t rounded;
+    asm volatile("cvt.rni.sat.u8.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+    return static_cast<uint8_t>(rounded);
+  }
 };
 
 template <>
