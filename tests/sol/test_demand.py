@@ -14,6 +14,7 @@ from ucutlass.ir import Dot, Module, Program, Reduce, Scan, Softmax
 from ucutlass.shapes import complete
 from ucutlass.sol.demand import demand
 from ucutlass.sol.graph import graph_of, topological_order
+from ucutlass.sol.program import compulsory, least_and_most
 
 
 def sizes_of(program: Program, **number: int) -> dict[str, int]:
@@ -81,14 +82,26 @@ MASKED = {
 }
 
 
-@pytest.mark.parametrize("mask", MASKED)
-def test_masked_attention(mask: str) -> None:
+def attention_with(mask: str) -> tuple[Program, dict[str, int]]:
     text = f"""kernel k(q: bf16[L, D], k: bf16[S, D], v: bf16[S, D], keep: bool[L, S]) -> bf16[L, D] {{
       s = dot[D](q, k) * 0.5
       return dot[S](bf16(softmax[S]({MASKED[mask]})), v)
     }}"""
     (program,) = check(text).programs
-    agree(program, sizes_of(program, L=7, S=7, D=2))
+    return program, sizes_of(program, L=7, S=7, D=2)
+
+
+@pytest.mark.parametrize("mask", MASKED)
+def test_masked_attention(mask: str) -> None:
+    agree(*attention_with(mask))
+
+
+@pytest.mark.parametrize("mask", MASKED)
+def test_one_count_is_both_where_the_text_decides(mask: str) -> None:
+    program, sizes = attention_with(mask)
+    least, most = least_and_most(program, sizes)
+    assert (least, most) == (compulsory(program, sizes), compulsory(program, sizes, "most"))
+    assert (least is most) == (mask != "by_data")
 
 
 PROGRAMS = {

@@ -20,7 +20,7 @@ from ucutlass.kernels.planned import Planned
 from ucutlass.sol.ceilings import Ceilings
 from ucutlass.sol.costs import SPECIAL
 from ucutlass.sol.eager import stages
-from ucutlass.sol.program import compulsory
+from ucutlass.sol.program import least_and_most
 from ucutlass.sol.work import Work
 from ucutlass.units import duration
 
@@ -278,7 +278,7 @@ def bounds(
 
     `planned` is a plan for the same extents; `ceilings` were measured on the device.
     """
-    least, most = compulsory(program, sizes), compulsory(program, sizes, "most")
+    least, most = least_and_most(program, sizes)
     return bounds_of(
         least, stages(program, sizes), device, most=most, planned=planned, ceilings=ceilings, regime=regime
     )

@@ -19,6 +19,7 @@ from ucutlass.sol.integer_sets import (
     intersection,
     linear,
     overflows,
+    rename,
     simplify,
 )
 
@@ -45,9 +46,8 @@ def count(region: IntegerSet, dims: Sequence[str], extents: Extents) -> int:
     """
     # Which variable is solved and which are enumerated may follow the order of names: it shall be that of
     # `dims`, whatever they are called.
-    names = {dim: f"d{i:06}" for i, dim in enumerate(dims)}
-    dims, extents = tuple(names.values()), {names[dim]: extents[dim] for dim in dims}
-    region = coalesced(tuple(basic_set.renamed(names) for basic_set in region), extents)
+    region, extents = numbered(region, dims), {_name(i): extents[dim] for i, dim in enumerate(dims)}
+    region, dims = coalesced(region, extents), tuple(extents)
     if not region:
         return 0
     counts = [_count_basic_set(p, dims, extents) for p in region]
@@ -66,6 +66,15 @@ def count(region: IntegerSet, dims: Sequence[str], extents: Extents) -> int:
                 return max(s.points for s in counts)
             total += (-1) ** (size + 1) * sum(s.points for s in shared)
     return total
+
+
+def numbered(region: IntegerSet, dims: Sequence[str]) -> IntegerSet:
+    """Returns the set with variables named by their places in `dims`, by which equal layers have equal sets."""
+    return rename(region, {dim: _name(i) for i, dim in enumerate(dims)})
+
+
+def _name(place: int) -> str:
+    return f"d{place:06}"
 
 
 @dataclass(frozen=True, slots=True)

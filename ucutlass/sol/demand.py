@@ -21,7 +21,7 @@ from ucutlass.ir import (
     TensorType,
     Value,
 )
-from ucutlass.sol.counting import count
+from ucutlass.sol.counting import count, numbered
 from ucutlass.sol.graph import KernelBuffer, TorchBuffer, ValueGraph, topological_order
 from ucutlass.sol.integer_sets import (
     EMPTY,
@@ -82,7 +82,7 @@ class Demand:
     sources: dict[int, IntegerSet] = field(default_factory=dict)
     read_whole: set[str] = field(default_factory=set)
     """Buffers that a torch function reads."""
-    counted: dict[tuple[IntegerSet, tuple[str, ...]], int] = field(default_factory=dict)
+    counted: dict[tuple[IntegerSet, tuple[int, ...]], int] = field(default_factory=dict)
 
     def of(self, node: Value) -> IntegerSet:
         return self.nodes.get(id(node), EMPTY)
@@ -92,11 +92,11 @@ class Demand:
         return self.points(self.of(node), node.dims)
 
     def points(self, region: IntegerSet, dims: Sequence[str]) -> int:
-        """Returns the number of points of a set over `dims`; each set is counted once. Raises ShapeError as
+        """Returns the number of points of a set over `dims`; equal ones are counted once. Raises ShapeError as
         `ValueGraph.spend` does."""
         if region == FULL:
             return self.graph.count(dims)
-        key = region, tuple(dims)
+        key = numbered(region, dims), tuple(self.graph.extents[dim] for dim in dims)
         if key not in self.counted:
             self.graph.spend(_COUNTING * len(region))
             self.counted[key] = count(region, dims, self.graph.extents)
@@ -257,17 +257,29 @@ class Demand:
 
 def demand(graph: ValueGraph, may: bool) -> Demand:
     """Returns the elements that the program's results need; all results are needed entirely."""
-    masks = Masks(graph)
-    result = Demand(graph, may, masks, masks if may else Masks(graph, may=False))
+    masks, nodes = Masks(graph), topological_order(graph)
+    surely = masks if may or _conditions_are_text(masks, nodes) else Masks(graph, may=False)
+    result = Demand(graph, may, masks, surely)
     for name in graph.results:
         match graph.buffers[name]:
             case KernelBuffer(value=value):
                 result.require(value, FULL)
             case TorchBuffer() as opaque:
                 result.require_arguments(opaque)
-    nodes = topological_order(graph)
     result.masks.warm(reversed(nodes))
     result.surely.warm(reversed(nodes))
     for node in nodes:
         result.propagate(node)
     return result
+
+
+def depends_on_data(needed: Demand) -> bool:
+    """Returns whether data decides which elements are needed: by the coordinates of a gather, by a condition, or
+    within a torch function. Where it does not, `may` makes no difference."""
+    nodes = topological_order(needed.graph)
+    gathers = any(isinstance(node, Gather) for node in nodes)
+    return bool(needed.graph.torch_stages) or gathers or not _conditions_are_text(needed.masks, nodes)
+
+
+def _conditions_are_text(masks: Masks, nodes: Sequence[Value]) -> bool:
+    return all(masks.decides(n.args[0]) for n in nodes if isinstance(n, Apply) and n.function == "where")

@@ -32,7 +32,10 @@ class LinearExpr:
     constant: int
 
     def coefficient(self, name: str) -> int:
-        return next((c for v, c in self.terms if v == name), 0)
+        for variable_name, factor in self.terms:
+            if variable_name == name:
+                return factor
+        return 0
 
     def plus(self, other: LinearExpr, factor: int = 1) -> LinearExpr:
         """Returns `self + factor * other`."""
@@ -88,7 +91,10 @@ class BasicSet:
         return (*self.atleast, *self.equal)
 
     def extents(self, outer: Extents) -> dict[str, int]:
-        return {**outer, **{_inner_name(i): n for i, n in enumerate(self.inner)}}
+        """Returns the extents of the variables that it has conditions on: `outer` has those of a whole network."""
+        inner = {_inner_name(i): n for i, n in enumerate(self.inner)}
+        names = {v for c in self.conditions for v, _ in c.terms}
+        return {v: inner[v] if v in inner else outer[v] for v in names}
 
     def renamed(self, names: Mapping[str, str]) -> BasicSet:
         return BasicSet(

@@ -82,6 +82,10 @@ class Masks:
             self.graph.follow(self.conditions[key])
         return self.conditions[key]
 
+    def decides(self, condition: Value) -> bool:
+        """Returns whether the text alone says where a condition holds."""
+        return all(self.holds(condition, t, True) == self.holds(condition, t, False) for t in (True, False))
+
     def _holds(self, condition: Value, truth: bool, may: bool) -> IntegerSet:
         unknown = FULL if may else EMPTY
         match condition:
@@ -206,9 +210,11 @@ class Masks:
                 arms = self.differs(a, neutral), self.differs(b, neutral)
                 from_first = intersection(self.holds(condition, True, self.may), arms[0], extents)
                 from_second = intersection(self.holds(condition, False, self.may), arms[1], extents)
-                # Where nobody knows which arm it is, both must differ.
                 certain = union(from_first, from_second, extents)
-                return certain if self.may else union(certain, intersection(*arms, extents), extents)
+                if self.may or self.decides(condition):
+                    return certain
+                # Where nobody knows which arm it is, both must differ.
+                return union(certain, intersection(*arms, extents), extents)
             case Apply(function="multiply", args=(a, b)) if neutral == 0:
                 return intersection(self.differs(a, 0.0), self.differs(b, 0.0), extents)
             case Apply(function="add", args=(a, b)) if neutral == -math.inf:

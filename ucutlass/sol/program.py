@@ -15,7 +15,7 @@ from typing import Literal
 from ucutlass.ir import Apply, Constant, Dot, Program, Reduce, Scan, Softmax, TensorType, Value
 from ucutlass.ir.elements import F32
 from ucutlass.sol.costs import SPECIAL, cost_of, dot_compute_type, folds, sums_products
-from ucutlass.sol.demand import Demand, demand
+from ucutlass.sol.demand import Demand, demand, depends_on_data
 from ucutlass.sol.graph import TorchBuffer, ValueGraph, axis_length, graph_of, topological_order
 from ucutlass.sol.integer_sets import project
 from ucutlass.sol.work import Work, total
@@ -33,8 +33,19 @@ def compulsory(program: Program, sizes: Mapping[str, int], data: Data = "least")
     `most` every gathered coordinate differs and both arms are needed. Raises ShapeError UC0709 where masks
     take too many conditions to follow.
     """
-    graph = graph_of(program, sizes)
-    needed = demand(graph, may=data == "most")
+    return _compulsory(program.name, demand(graph_of(program, sizes), may=data == "most"))
+
+
+def least_and_most(program: Program, sizes: Mapping[str, int]) -> tuple[Work, Work]:
+    """Returns the compulsory work with the fewest elements that data may ask for, and with the most. Raises as
+    `compulsory`."""
+    needed = demand(graph_of(program, sizes), may=False)
+    least = _compulsory(program.name, needed)
+    return least, compulsory(program, sizes, "most") if depends_on_data(needed) else least
+
+
+def _compulsory(name: str, needed: Demand) -> Work:
+    graph = needed.graph
     fixed = fixed_values(graph)
     parts = [
         work_of("", operations_of(node, needed, folded=True))
@@ -44,7 +55,7 @@ def compulsory(program: Program, sizes: Mapping[str, int], data: Data = "least")
     parts += [torch_stage(stage, graph) for stage in graph.torch_stages]
     written = sum(graph.bytes_of(graph.types[name]) for name in graph.results)
     operations = total("", parts).operations
-    return Work(program.name, operations, sum(needed.read_bytes().values()), written)
+    return Work(name, operations, sum(needed.read_bytes().values()), written)
 
 
 def fixed_values(graph: ValueGraph) -> set[int]:
