@@ -32,11 +32,12 @@ from ucutlass.kernels.gemm.problem import Shape, ceil_div, tensor_bytes
 from ucutlass.kernels.gemm.rules.tiles import STREAM_K_ITERATIONS, THREADS, accumulators_per_thread
 from ucutlass.kernels.gemm.schedule import TMA_BYTES, GemmCandidate, candidate_of
 from ucutlass.kernels.gemm.smem import gemv_cover, operand_parts
+from ucutlass.kernels.hashed_once import HashedOnce
 from ucutlass.kernels.planned import Estimate, Planned, Resources, TileCost, Traffic, Unit
 
 
 @dataclass(frozen=True, slots=True)
-class Constants:
+class Constants(HashedOnce):
     """What counting cannot give. Fitted by benchmarks/fit_heuristic.py to what an H200 and an H100 took for bf16
     products; `function`, `load`, `cached`, `wide_accumulators`, `mma_sync` and `simt`
     are estimates that no measurement backs yet, `clock` is what short kernels were seen to run at, and
@@ -116,6 +117,8 @@ class Constants:
     simt: float = 0.6
     shortest_step: float = 535.0
     widen: float = 8.0
+
+    __hash__ = HashedOnce.__hash__
 
 
 DEFAULT = Constants()
@@ -305,7 +308,7 @@ def _sm90(c: GemmCandidate, s: Sm90Schedule, device: Device, k: Constants) -> Es
     else:
         slots = max(1, cluster_slots(device, blocks))
         active = min(slots, tiles * c.launch.splits if c.launch.splits else slots)
-    step = _sm90_step(c, s, active, device, k)
+    step = _sm90_step(c, s, (m_tiles, n_tiles), active, device, k)
     epilogue = epilogue_cycles(c, m * n, k) + k.tile
     busiest, split_seconds = _sm90_busiest(c, s, tiles, slots, step, epilogue, k)
     average = tiles * (c.k_tiles * step + epilogue) / slots
@@ -355,8 +358,10 @@ def _split_seconds(c: GemmCandidate, device: Device, k: Constants) -> float:
     return device.launch_floor + (2 * s.operand_bytes + turned) / (device.bandwidth * k.dram)
 
 
-def _sm90_step(c: GemmCandidate, s: Sm90Schedule, active: int, device: Device, k: Constants) -> float:
-    """Cycles of one step of K while `active` thread blocks run. 32 bytes of K of a 64 x N wgmma take
+def _sm90_step(
+    c: GemmCandidate, s: Sm90Schedule, tiles: tuple[int, int], active: int, device: Device, k: Constants
+) -> float:
+    """Cycles of one step of K while `active` thread blocks run on `tiles` along M and N. 32 bytes of K of a 64 x N wgmma take
     N/2 cycles of the tensor cores, and read A and B from shared memory at 128 bytes a cycle. Power slows
     them when all SMs multiply; SMs at rest help the others little, since power rises steeply with the
     clock. What lies beyond an edge is filled with zeros, which costs more than loading."""
@@ -380,8 +385,7 @@ def _sm90_step(c: GemmCandidate, s: Sm90Schedule, active: int, device: Device, k
         if s.math == "tf32x3_fused":
             own += k.split_shared * n * depth / THREADS["cooperative"]
         mma = max(mma, own)
-    m_tiles, n_tiles = tile_grid(c.shape, s.tile, s.cluster, c.launch.swizzle)
-    beyond = (m - c.shape.m / m_tiles) * a + (n - c.shape.n / n_tiles) * b
+    beyond = (m - c.shape.m / tiles[0]) * a + (n - c.shape.n / tiles[1]) * b
     # Of a block's own share of what its cluster loads, and of all that arrives.
     share_a, share_b = m * a / s.cluster[1], n * b / s.cluster[0]
     own = share_a * _row_share(c.problem.a, m, s, c) * _unaligned(

@@ -29,10 +29,11 @@ from typing import ClassVar, Literal, TypeAlias
 from ucutlass.ir.elements import F16, Element
 from ucutlass.kernels.access import Access, Output, Product
 from ucutlass.kernels.arithmetic import Arithmetic
+from ucutlass.kernels.hashed_once import HashedOnce
 
 
 @dataclass(frozen=True, slots=True)
-class GemmProblem:
+class GemmProblem(HashedOnce):
     """What is computed, with no schedule in it:
     D[m, n, batch] = arithmetic(sum over k of A[m, k, batch] * B[n, k, batch], operands).
 
@@ -55,6 +56,8 @@ class GemmProblem:
     dims: int
     pointers: int
     scalars: int
+
+    __hash__ = HashedOnce.__hash__
 
 
 @dataclass(frozen=True, slots=True)

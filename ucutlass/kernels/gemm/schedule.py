@@ -30,7 +30,7 @@ from ucutlass.kernels.planned import Planned
 Swap: TypeAlias = Literal["no", "yes"]
 
 _MOST_REMEMBERED = 4096
-"""Problems whose transposes a process remembers."""
+"""Problems whose transposes and routes a process remembers."""
 
 MOST_STAGES = 12
 """More stages than this hide nothing: 12 x 16 KiB cover DRAM's latency several times."""
@@ -51,10 +51,6 @@ RASTER_WORD: dict[int, Literal["heuristic", "along_m", "along_n"]] = {
     2: "along_n",
 }
 """`raster` words by the launch parameter's number: `ir.schedule.RASTERS` the other way round."""
-
-TMA_BYTES = 16
-"""Alignment in bytes of a TMA tensor's address and of all its strides but the unit one (CUDA
-driver API, cuTensorMapEncodeTiled)."""
 
 TMA_BYTES = 16
 """Alignment in bytes of a TMA tensor's address and of all its strides but the unit one (CUDA
@@ -138,6 +134,7 @@ def tma_alignable(access: Access) -> bool:
 _TMA_ELEMENTS = frozenset({"f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "i32"})
 
 
+@lru_cache(_MOST_REMEMBERED)
 def routes_of(problem: GemmProblem, family: str) -> tuple[Route, ...]:
     """How each epilogue tensor moves, inputs first: by TMA wherever it can, on sm90."""
     reduced = {id(o.access) for o in problem.outputs if isinstance(o, Reduction)}
