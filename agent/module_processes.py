@@ -44,6 +44,9 @@ EXPORT = (
 )
 """What torch imports once the importer exports a first module."""
 
+AHEAD = "ucutlass.importer.export:decompositions"
+"""What the first export of a process would do, and can be done before there is a module."""
+
 IMPORT = "ucutlass.tasks.import_module:program_of_source"
 """What is asked beside everything else."""
 
@@ -164,7 +167,7 @@ class ModuleProcesses:
 def process_template() -> Iterator[ProcessTemplate]:
     """Gives the template of the processes that a session needs, those of problem files and those that launch."""
     judging = [name for name in TABLE["prepare_judge"].target.split() if ":" not in name]
-    template = ProcessTemplate(FEW_MODULES, (*judging, *MODULES, *EXPORT))
+    template = ProcessTemplate(FEW_MODULES, (*judging, *MODULES, *EXPORT, AHEAD))
     try:
         yield template
     finally:

@@ -32,8 +32,8 @@ class TemplateLost(Exception):
 
 
 class ProcessTemplate:
-    """Is a process that imports `first`, then forks whenever it is asked, and imports `later` meanwhile. Safe to use
-    from many threads. It ends with `close`, and with this process."""
+    """Is a process that imports `first`, then forks whenever it is asked, and imports `later` meanwhile. A function of a
+    module, `module:function`, is called too. Safe to use from many threads. It ends with `close`, and with this process."""
 
     def __init__(
         self, first: Sequence[str], later: Sequence[str] = (), environ: Mapping[str, str] | None = None

@@ -31,7 +31,7 @@ def main() -> None:
     faulthandler.enable()
     sys.path[:] = settings["path"]
     for module in settings["first"]:
-        _import(module)
+        _prepare(module)
     later = list(settings["later"])
     gc.freeze()  # what is there is shared with all forks
     while True:
@@ -46,15 +46,19 @@ def main() -> None:
             for descriptor in descriptors:
                 os.close(descriptor)
         elif later:
-            _import(later.pop(0))
+            _prepare(later.pop(0))
             gc.freeze()
         _reap()
 
 
-def _import(module: str) -> None:
-    # What cannot be imported is said by the call that needs it.
+def _prepare(name: str) -> None:
+    """Imports a module, and calls a function of it for `module:function`."""
+    # What cannot be done is said by the call that needs it.
     with suppress(Exception):
-        importlib.import_module(module)
+        module, _, function = name.partition(":")
+        imported = importlib.import_module(module)
+        if function:
+            getattr(imported, function)()
 
 
 def _uses_gpu() -> bool:

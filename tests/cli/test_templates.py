@@ -36,10 +36,14 @@ def test_it_begins_before_the_command_is_imported(log: list[str], monkeypatch: p
         raise ImportError(name)
 
     monkeypatch.setattr(cli.importlib, "import_module", imported)
-    for command in ("kernelbench", "check"):
-        with pytest.raises(ImportError), click.Context(cli.main) as context:
-            cli.main.get_command(context, command)
-    assert log == ["begun", "imported ucutlass.cli.kernelbench", "ended", "imported ucutlass.cli.check"]
+    for call in (["kernelbench", "--show"], ["check", "FILE.ucu"], ["kernelbench", "--help"]):
+        with (
+            pytest.raises(ImportError),
+            click.Context(cli.main, help_option_names=["-h", "--help"]) as context,
+        ):
+            cli.main.resolve_command(context, call)
+    kernelbench = "imported ucutlass.cli.kernelbench"
+    assert log == ["begun", kernelbench, "ended", "imported ucutlass.cli.check", kernelbench]
 
 
 def test_a_command_takes_the_one_that_was_begun_or_its_own(log: list[str]) -> None:

@@ -178,6 +178,14 @@ def test_a_fork_has_what_its_template_imported_and_ends_with_it(template: Proces
         process.close()
 
 
+def test_a_template_calls_functions_too() -> None:
+    calls = ProcessTemplate(["gc:disable"])
+    warm = WarmProcess(template=calls)
+    assert warm.call("gc:isenabled", {}, limit_seconds=60) == Returned(False, "")
+    warm.close()
+    calls.close()
+
+
 def test_a_template_that_uses_a_gpu_forks_nothing() -> None:
     on_gpu = ProcessTemplate(["template_on_gpu"])
     with pytest.raises(TemplateLost, match="GPU"):

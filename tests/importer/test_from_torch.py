@@ -556,3 +556,18 @@ def test_a_stage_that_others_names_would_refuse_is_a_kernel_with_its_own() -> No
     assert isinstance(pipeline, Pipeline)
     plan = plan_pipeline(checked, pipeline, complete(pipeline, {}), "sm90a")
     assert all(stage.chosen is not None for stage in plan.stages)
+
+
+def test_an_operator_that_is_registered_after_an_import_is_taken_apart_too() -> None:
+    """What torch takes apart is looked up once for the operators that there are."""
+
+    class Twice(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = torch.ops.ucutlass_tests.twice(torch.relu(x))
+            return y
+
+    from_torch(torch.nn.ReLU(), torch.zeros(4, 8))
+    with torch.library._scoped_library("ucutlass_tests", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2.0, "CompositeImplicitAutograd")
+        assert "relu(x) * 2.0" in from_torch(Twice(), torch.zeros(4, 8)).text

@@ -85,12 +85,18 @@ class _Ucc(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        if cmd_name in TEMPLATED and not ctx.resilient_parsing:
-            begin_template(ctx)
         with nullcontext() if ctx.obj is None else ctx.obj.importing():
             command = importlib.import_module(f"ucutlass.cli.{_MODULES.get(cmd_name, cmd_name)}").command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        asks_for_help = not {*args}.isdisjoint(ctx.help_option_names)
+        if args[0] in TEMPLATED and not (asks_for_help or ctx.resilient_parsing):
+            begin_template(ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
