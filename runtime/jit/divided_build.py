@@ -48,11 +48,14 @@ _HEADERS: Mapping[str, str] = MappingProxyType(
 )
 """The language's and the runtime's headers, by what they are for NVRTC."""
 
-_CUTLASS_HEADERS = (
-    *(f"cutlass/{name}.h" for name in ("bfloat16", "cutlass", "fast_math", "float8", "functional")),
+CUTLASS_HEADERS = (
+    *(f"cutlass/{name}.h" for name in ("array", "bfloat16", "cutlass", "fast_math", "functional")),
     *(f"cutlass/{name}.h" for name in ("half", "numeric_conversion", "numeric_types")),
 )
-_CUTLASS_NAME = re.compile(r"\b(?:cutlass|cute)::(\w+)|\b(CUTLASS_\w+)|[<\"](cute/|cutlass/arch/)")
+"""CUTLASS's headers that ours may stand for."""
+_CUTLASS_NAME = re.compile(
+    r"\b(?:cutlass|cute)::(\w+)|\b(CUTLASS_\w+)|#include [<\"](cu(?:te|tlass)/[^>\"]+)"
+)
 _DECLARED = re.compile(r"^(?:struct (?:alignas\(\d\) )?|#define )(\w+)", re.MULTILINE)
 
 DEVICE_FLAGS = (
@@ -133,8 +136,8 @@ def device_headers(device: str) -> dict[str, str]:
     ours does not declare."""
     ours = _own(CUTLASS_HEADER)
     named = {name for names in _CUTLASS_NAME.findall(device) for name in names if name}
-    served = named <= set(_DECLARED.findall(ours))
-    of_cutlass = dict.fromkeys(_CUTLASS_HEADERS, ours) if served else {}
+    served = named <= {*_DECLARED.findall(ours), *CUTLASS_HEADERS}
+    of_cutlass = dict.fromkeys(CUTLASS_HEADERS, ours) if served else {}
     return {DEVICE_HEADER: _own(DEVICE_HEADER), **_HEADERS, **of_cutlass}
 
 

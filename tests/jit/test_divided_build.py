@@ -68,12 +68,10 @@ OF_MORE = ("matrix times vector", "ragged groups by wgmma")
 OF_CUTLASS = "using cutlass::multiply_add;\n"
 """Code that names it too."""
 
-CONVERSIONS = """\
-#define UCC_KERNEL ucc_test
-#include "divided_device.h"
-#include "cutlass/cutlass.h"
-#include "cutlass/fast_math.h"
-#include "cutlass/numeric_conversion.h"
+CONVERSIONS = (
+    '#define UCC_KERNEL ucc_test\n#include "divided_device.h"\n'
+    + "".join(f'#include "{header}"\n' for header in divided_build.CUTLASS_HEADERS)
+    + """\
 using namespace cutlass;
 
 template <class T> __device__ float wide(T const* x, int at) {
@@ -134,6 +132,7 @@ extern "C" __global__ void divide(FastDivmod const d, int* n) {
   for (int i = 0; i < n[6]; ++i) n[7 + i] += 1;
 }
 """
+)
 
 
 def code_of(
@@ -151,6 +150,11 @@ def test_what_stands_for_cutlass_does_the_same_bit_by_bit(compiler: nvrtc.Nvrtc)
     assert "cutlass/cutlass.h" in ours and "cutlass/cutlass.h" not in theirs
     code = code_of(compiler, CONVERSIONS, ours)
     assert len(code) == 6 and code == code_of(compiler, CONVERSIONS, theirs)
+
+
+@pytest.mark.parametrize("more", [OF_CUTLASS, '#include "cutlass/complex.h"\n', "CUTLASS_HOST int i;\n"])
+def test_code_that_has_more_of_cutlass_reads_its_headers(more: str) -> None:
+    assert not divided_build.device_headers(CONVERSIONS + more).keys() & set(divided_build.CUTLASS_HEADERS)
 
 
 @pytest.mark.slow
