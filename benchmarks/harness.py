@@ -136,7 +136,7 @@ def _tree() -> str:
     root, digest = Path(__file__).parent.parent, hashlib.sha256()
     for folder in PROGRAMS:
         for path in sorted((root / folder).rglob("*")):
-            if path.is_file() and path.suffix not in (".pyc", ".so") and path.parent.name != "data":
+            if path.is_file() and path.suffix not in (".pyc", ".so", ".json"):
                 digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
