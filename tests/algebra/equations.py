@@ -15,7 +15,7 @@ from ucutlass.algebra.terms import Terms
 from ucutlass.algebra.whole import new_graph, whole_program
 from ucutlass.ir import Value
 from ucutlass.reference.error_bounds import Inputs, analyse
-from ucutlass.reference.interpreter import open_call
+from ucutlass.reference.interpreter import evaluate, open_call
 
 F64_OF_F32 = 2.0**-25
 """A bound of f32 work, as one of float64 work: 2**-29 of the unit, and a reserve of 16."""
@@ -52,7 +52,8 @@ def equations(at: Program, rule: AlgebraRule, rounds: int = 1) -> list[Equation]
 
 def arguments(kernel: ir.Kernel, seed: int, kind: str) -> list[Tensor]:
     """Values for a kernel's parameters. `ordinary` ones are about 1, `large` ones at most 40, of which exp is
-    far from f32's end; `special` ones have infinities and NaN, `infinite` ones infinities."""
+    far from f32's end, `small` ones below 1e-3; `equal` ones are few integers, zeros of both signs among them, so that
+    there are ties; `special` ones have infinities and NaN, `infinite` ones infinities."""
     generator = torch.Generator().manual_seed(seed)
     result = []
     for param in kernel.params:
@@ -61,6 +62,10 @@ def arguments(kernel: ir.Kernel, seed: int, kind: str) -> list[Tensor]:
         value = torch.randn(shape, generator=generator, dtype=torch.float64)
         if kind == "large":
             value = (value * 30).clamp(-40, 40)
+        elif kind == "small":
+            value = value * 1e-4
+        elif kind == "equal":
+            value = value.round()
         elif kind in ("special", "infinite"):
             choices = [0.0, -0.0, 1.0, -2.5, torch.inf, -torch.inf] + [torch.nan] * (kind == "special")
             at = torch.randint(len(choices), shape, generator=generator)
@@ -76,9 +81,12 @@ def _length(kernel: ir.Kernel, axis: ir.MemoryAxis) -> int:
     return length
 
 
-def apart(at: Program, pairs: Sequence[Equation], values: Sequence[Tensor]) -> list[str]:
+def apart(
+    at: Program, pairs: Sequence[Equation], values: Sequence[Tensor], only_finite: bool = False
+) -> list[str]:
     """Which equations do not hold on these values: where the distance of two finite values is beyond what
-    rounding in float64 explains, or one is NaN or infinite and the other something else."""
+    rounding in float64 explains, or one is NaN or infinite and the other something else, unless only finite ones count.
+    """
     call = open_call(at.kernel, values, {})
     sides = [side for pair in pairs for side in pair]
     computed = analyse(sides, Inputs(call, [None] * len(values)))
@@ -90,9 +98,20 @@ def apart(at: Program, pairs: Sequence[Equation], values: Sequence[Tensor]) -> l
             _along(side.value.like(side.radius), dims) for side in (left, right) if side.radius is not None
         )
         same = (a == b) | (a.isnan() & b.isnan()) | ((a - b).abs() <= F64_OF_F32 * bound + 1e-300)
+        if only_finite:
+            same |= ~(a.isfinite() & b.isfinite())
         if not bool(same.all()):
             wrong.append(f"{pair[0]} != {pair[1]}: {a.flatten().tolist()} {b.flatten().tolist()}"[:2000])
     return wrong
+
+
+def differ(one: Program, other: Program, values: Sequence[Tensor]) -> bool:
+    """Whether the results of two programs of the same parameters differ on these values by more than rounding."""
+    first, second = (evaluate(p.kernel, values) for p in (one, other))
+    return any(
+        not torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-4, equal_nan=True)
+        for a, b in zip(first, second, strict=True)
+    )
 
 
 def _along(value: object, dims: ir.Dims) -> Tensor:

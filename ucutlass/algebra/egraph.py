@@ -18,11 +18,9 @@ from typing import TypeAlias, TypeVar
 
 from ucutlass import ir
 from ucutlass.ir import Value, children, with_children
+from ucutlass.ir.function_facts import facts
 
 V = TypeVar("V", bound=Value)
-
-COMMUTATIVE = frozenset({"add", "multiply", "min", "max", "and", "or", "equal", "not_equal"})
-"""Functions of which the order of two arguments does not count: both orders give the same bits."""
 
 CONGRUENCE = ""
 """The justification of an edge between terms whose parts are equal."""
@@ -170,7 +168,7 @@ class EGraph:
     def _class_key(self, term: Value) -> Key:
         """Returns what congruent terms share."""
         parts = tuple(id(self.find(c)) for c in children(term))
-        if isinstance(term, ir.Dot) or (isinstance(term, ir.Apply) and term.function in COMMUTATIVE):
+        if isinstance(term, ir.Dot) or (isinstance(term, ir.Apply) and facts(term.function).commutes):
             parts = tuple(sorted(parts))
         return (*_head(term), parts)
 

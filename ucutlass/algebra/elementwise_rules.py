@@ -11,11 +11,11 @@ from functools import partial
 from typing import TypeAlias, Union
 
 from ucutlass import ir
-from ucutlass.algebra.egraph import COMMUTATIVE
 from ucutlass.algebra.rule import AlgebraRule, Equation, Holds
 from ucutlass.algebra.terms import Terms
 from ucutlass.ir import Value
 from ucutlass.ir.elements import F32
+from ucutlass.ir.function_facts import facts, named
 
 Pattern: TypeAlias = Union[str, float, "tuple[str | Pattern, ...]"]
 Bound: TypeAlias = Mapping[str, Value]
@@ -59,7 +59,7 @@ def _parts(
     terms: Terms, pattern: tuple[str | Pattern, ...], term: ir.Apply, bound: Bound
 ) -> Iterator[tuple[Value, Bound]]:
     orders = [term.args]
-    if term.function in COMMUTATIVE and term.args[0] is not term.args[1]:
+    if facts(term.function).commutes and term.args[0] is not term.args[1]:
         orders.append((term.args[1], term.args[0]))
     if len(pattern) - 1 != len(term.args):
         return
@@ -104,11 +104,12 @@ def _equation(
     source: str,
     left: tuple[str | Pattern, ...],
     right: Pattern,
-    condition: Condition = _always,
+    condition: str = "",
+    test: Condition = _always,
 ) -> AlgebraRule:
     assert isinstance(left[0], str)
     return AlgebraRule(
-        name, text, holds, source, (("Apply", left[0]),), partial(_rewrite, left, right, condition)
+        name, text, condition, holds, source, (("Apply", left[0]),), partial(_rewrite, left, right, test)
     )
 
 
@@ -122,12 +123,6 @@ def _constant(name: str, test: Callable[[float], bool]) -> Condition:
 
 def _invertible(c: float) -> bool:
     return 2.0**-60 < abs(c) < 2.0**60
-
-
-def _ordered(terms: Terms, bound: Bound) -> bool:
-    """Both pairs of bounds are in order."""
-    a, b, c, d = (terms.number(bound[n]) for n in ("c1", "c2", "c3", "c4"))
-    return a is not None and b is not None and c is not None and d is not None and a <= b and c <= d
 
 
 def _never_negative(terms: Terms, bound: Bound) -> bool:
@@ -144,14 +139,23 @@ def _absorbed(terms: Terms, term: Value) -> Iterator[Equation]:
     for view in terms.views(term):
         assert isinstance(view, ir.Apply)
         ranges = [terms.range(a) for a in view.args]
+        numbers = all(terms.number(a) is not None for a in view.args[1:])
         same: Value | None = None
         match view.function, ranges:
-            case (("relu" | "abs"), [(low, _)]) if low >= 0:
+            case function, [(low, _), *_] if low >= 0 and facts(function).keeps_positive and numbers:
                 same = view.args[0]
+            case "relu", [(_, 0.0)]:
+                same = terms.constant(0.0)
             case (("clamp" | "hardtanh"), [(low, high), (_, least), (most, _)]) if (
                 least <= low and high <= most
             ):
                 same = view.args[0]
+            case (("clamp" | "hardtanh"), [(_, high), (least, _), (most, _)]) if (
+                high <= least <= most and numbers
+            ):
+                same = view.args[1]
+            case (("clamp" | "hardtanh"), [(low, _), _, (_, most)]) if most <= low and numbers:
+                same = view.args[2]
             case "max", [(low, _), (_, other)] if other <= low:
                 same = view.args[0]
             case "max", [(_, other), (low, _)] if other <= low:
@@ -189,11 +193,10 @@ def _nested_clamps(terms: Terms, term: Value) -> Iterator[Equation]:
     if not isinstance(term, ir.Apply):
         return
     for match, bound in _parts(terms, pattern, term, {}):
-        if _ordered(terms, bound):
-            a, b, c, d = (terms.number(bound[n]) or 0.0 for n in ("c1", "c2", "c3", "c4"))
-            low, high = min(max(a, c), d), min(max(b, c), d)
-            new = terms.apply("clamp", bound["x"], terms.constant(low), terms.constant(high))
-            yield match, terms.fit(new, match)
+        a, b, c, d = (terms.number(bound[n]) or 0.0 for n in ("c1", "c2", "c3", "c4"))
+        low, high = min(max(a, c), d), min(max(b, c), d)
+        new = terms.apply("clamp", bound["x"], terms.constant(low), terms.constant(high))
+        yield match, terms.fit(new, match)
 
 
 _positive = _constant("c", lambda c: 2.0**-60 < c < 2.0**60)
@@ -232,6 +235,46 @@ TABLE: tuple[AlgebraRule, ...] = (
         ("add", "x", ("multiply", "c", "x")),
         ("multiply", ("add", 1.0, "c"), "x"),
     ),
+    _equation(
+        "common factor of a difference",
+        "x * y - x * z = x * (y - z)",
+        "finite",
+        RING,
+        ("subtract", ("multiply", "x", "y"), ("multiply", "x", "z")),
+        ("multiply", "x", ("subtract", "y", "z")),
+    ),
+    _equation(
+        "common divisor",
+        "x / z + y / z = (x + y) / z",
+        "finite",
+        RING,
+        ("add", ("divide", "x", "z"), ("divide", "y", "z")),
+        ("divide", ("add", "x", "y"), "z"),
+    ),
+    _equation(
+        "common divisor of a difference",
+        "x / z - y / z = (x - y) / z",
+        "finite",
+        RING,
+        ("subtract", ("divide", "x", "z"), ("divide", "y", "z")),
+        ("divide", ("subtract", "x", "y"), "z"),
+    ),
+    _equation(
+        "common summand",
+        "(x + z) - (y + z) = x - y",
+        "finite",
+        RING,
+        ("subtract", ("add", "x", "z"), ("add", "y", "z")),
+        ("subtract", "x", "y"),
+    ),
+    _equation(
+        "common subtrahend",
+        "(x - z) - (y - z) = x - y",
+        "finite",
+        RING,
+        ("subtract", ("subtract", "x", "z"), ("subtract", "y", "z")),
+        ("subtract", "x", "y"),
+    ),
     _equation("twice", "x + x = 2 * x", "always", RING, ("add", "x", "x"), ("multiply", 2.0, "x")),
     _equation(
         "constant across a sum",
@@ -260,12 +303,12 @@ TABLE: tuple[AlgebraRule, ...] = (
     _equation("negative", "-x = (-1) * x", "always", RING, ("negate", "x"), ("multiply", -1.0, "x")),
     _equation(
         "quotient by a constant",
-        "x / c = x * (1 / c), c not 0",
+        "x / c = x * (1 / c) of c and 1 / c that are normal",
         "finite",
         RING,
         ("divide", "x", "c"),
         ("multiply", "x", ("divide", 1.0, "c")),
-        _usable,
+        test=_usable,
     ),
     _equation("plus 0", "x + 0 = x", "always", RING, ("add", "x", 0.0), "x"),
     _equation("times 1", "x * 1 = x", "always", RING, ("multiply", "x", 1.0), "x"),
@@ -292,11 +335,12 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     _equation(
         "clamp from below",
-        "max(min(x, c2), c1) = clamp(x, c1, c2), c1 <= c2",
+        "max(min(x, c2), c1) = clamp(x, c1, c2)",
         "always",
         ORDER,
         ("max", ("min", "x", "c2"), "c1"),
         ("clamp", "x", "c1", "c2"),
+        "c1 <= c2",
         lambda terms, b: (terms.number(b["c1"]) or 0.0) <= (terms.number(b["c2"]) or 0.0),
     ),
     _equation(
@@ -317,8 +361,8 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     AlgebraRule(
         "nested clamps",
-        "clamp(clamp(x, c1, c2), c3, c4) = clamp(x, clamp(c1, c3, c4), clamp(c2, c3, c4)), "
-        "c1 <= c2 and c3 <= c4",
+        "clamp(clamp(x, c1, c2), c3, c4) = clamp(x, clamp(c1, c3, c4), clamp(c2, c3, c4))",
+        "",
         "always",
         ORDER,
         (("Apply", "clamp"),),
@@ -327,6 +371,7 @@ TABLE: tuple[AlgebraRule, ...] = (
     AlgebraRule(
         "function of a repeated value",
         "f(expand[N](x), y) = expand[N](f(x, y))",
+        "",
         "always",
         DEFINITION,
         (("Apply", ""),),
@@ -335,28 +380,51 @@ TABLE: tuple[AlgebraRule, ...] = (
     _equation("max with 0", "max(x, 0) = relu(x)", "always", DEFINITION, ("max", "x", 0.0), ("relu", "x")),
     AlgebraRule(
         "absorbed bound",
-        "relu(x) = x, x >= 0 for all inputs; abs, clamp, hardtanh, min and max likewise",
+        "relu(x) = x; abs, leaky_relu, elu, clamp, hardtanh, min and max likewise, and a bound that x never passes",
+        "x >= 0 for all inputs, or within the bounds",
         "no NaN",
         "the range of the functions that make x",
-        tuple(("Apply", f) for f in ("relu", "abs", "clamp", "hardtanh", "max", "min")),
+        tuple(("Apply", f) for f in (*sorted(named("keeps_positive")), "clamp", "hardtanh", "max", "min")),
         _absorbed,
     ),
     _equation(
         "scale across relu",
-        "relu(c * x) = c * relu(x), c > 0",
+        "relu(c * x) = c * relu(x)",
         "always",
         ORDER,
         ("relu", ("multiply", "c", "x")),
         ("multiply", "c", ("relu", "x")),
+        "c > 0",
+        _positive,
+    ),
+    _equation(
+        "scale across leaky_relu",
+        "leaky_relu(c * x, y) = c * leaky_relu(x, y)",
+        "finite",
+        ORDER,
+        ("leaky_relu", ("multiply", "c", "x"), "y"),
+        ("multiply", "c", ("leaky_relu", "x", "y")),
+        "c > 0",
+        _positive,
+    ),
+    _equation(
+        "scale across clamp",
+        "clamp(c * x, y, z) = c * clamp(x, y / c, z / c)",
+        "always",
+        ORDER,
+        ("clamp", ("multiply", "c", "x"), "y", "z"),
+        ("multiply", "c", ("clamp", "x", ("divide", "y", "c"), ("divide", "z", "c"))),
+        "c > 0",
         _positive,
     ),
     _equation(
         "exp of log",
-        "exp(log(x)) = x, x >= 0 for all inputs",
+        "exp(log(x)) = x",
         "always",
         EXPONENTIAL,
         ("exp", ("log", "x")),
         "x",
+        "x >= 0 for all inputs",
         _never_negative,
     ),
     _equation("log of exp", "log(exp(x)) = x", "finite", EXPONENTIAL, ("log", ("exp", "x")), "x"),
@@ -386,12 +454,29 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     _equation(
         "square of a root",
-        "sqrt(x) * sqrt(x) = x, x >= 0 for all inputs",
+        "sqrt(x) * sqrt(x) = x",
         "always",
         RING,
         ("multiply", ("sqrt", "x"), ("sqrt", "x")),
         "x",
+        "x >= 0 for all inputs",
         _never_negative,
+    ),
+    _equation(
+        "inverse root",
+        "1 / sqrt(x) = rsqrt(x)",
+        "always",
+        DEFINITION,
+        ("divide", 1.0, ("sqrt", "x")),
+        ("rsqrt", "x"),
+    ),
+    _equation(
+        "quotient by a root",
+        "x / sqrt(y) = x * rsqrt(y)",
+        "always",
+        DEFINITION,
+        ("divide", "x", ("sqrt", "y")),
+        ("multiply", "x", ("rsqrt", "y")),
     ),
     _equation(
         "silu",

@@ -14,13 +14,10 @@ from ucutlass.algebra.terms import Terms, inside
 from ucutlass.ir import Value
 from ucutlass.ir.elements import F32
 from ucutlass.ir.extents import Fixed, combined
+from ucutlass.ir.function_facts import facts
 
 COMPOSITION = "affine maps compose"
 POINTWISE = "element-wise functions are computed at each position"
-
-_ZERO = frozenset(
-    {"relu", "leaky_relu", "gelu", "silu", "tanh", "elu", "selu", "mish", "hardswish", "abs", "negate"}
-)
 
 
 def _fresh(read: ir.Read) -> set[str]:
@@ -56,7 +53,7 @@ def _across_function(terms: Terms, term: Value) -> Iterator[Equation]:
     for inner in terms.graph.members(term.value, ir.Apply):
         if inner.elem is not F32 or any(a.elem.kind != "float" for a in inner.args):
             continue
-        zero = term.fill == 0.0 and inner.function in _ZERO
+        zero = term.fill == 0.0 and facts(inner.function).keeps_zero
         scaled = (
             term.fill == 0.0 and inner.function == "multiply" and any(gone & {*a.dims} for a in inner.args)
         )
@@ -133,7 +130,8 @@ _READ = (("Read", ""),)
 TABLE: tuple[AlgebraRule, ...] = (
     AlgebraRule(
         "window of a dot",
-        "dot[K](x, w)[P = Q + S] = dot[K](x[P = Q + S], w), w without P; 0 is read outside, or nothing is",
+        "dot[K](x, w)[P = Q + S] = dot[K](x[P = Q + S], w)",
+        "w without P, and 0 is read outside, or nothing is",
         "finite",
         "a product with 0 is 0",
         _READ,
@@ -141,7 +139,8 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     AlgebraRule(
         "window of a function",
-        "f(x)[P = Q + S] = f(x[P = Q + S]), where nothing outside is read, or 0 is and f of it is 0",
+        "f(x)[P = Q + S] = f(x[P = Q + S])",
+        "nothing outside is read, or 0 is and f of 0 is 0",
         "finite",
         POINTWISE,
         _READ,
@@ -149,7 +148,8 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     AlgebraRule(
         "window of a reduction",
-        "sum[K](x)[P = Q + S] = sum[K](x[P = Q + S]); any reduction where nothing outside is read",
+        "sum[K](x)[P = Q + S] = sum[K](x[P = Q + S]); other reductions likewise",
+        "nothing outside is read, or 0 is and sums or means are taken",
         "always",
         POINTWISE,
         _READ,
@@ -158,6 +158,7 @@ TABLE: tuple[AlgebraRule, ...] = (
     AlgebraRule(
         "sum of a window",
         "sum[P](x[H = P + R, W = Q + S]) = sum[P](x[H = P + R])[W = Q + S]; mean likewise",
+        "",
         "finite",
         "finite sums may be taken in any order (Fubini)",
         (("Reduce", "sum"), ("Reduce", "mean")),
@@ -165,7 +166,8 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     AlgebraRule(
         "window of a window",
-        "x[H = 2*P + R][P = 2*Q + S] = x[H = 4*Q + 2*S + R], where P stays inside",
+        "x[H = 2*P + R][P = 2*Q + S] = x[H = 4*Q + 2*S + R]",
+        "P stays inside",
         "always",
         COMPOSITION,
         _READ,

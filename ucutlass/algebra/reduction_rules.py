@@ -11,6 +11,7 @@ from ucutlass.algebra.terms import Terms
 from ucutlass.ir import Dims, Value
 from ucutlass.ir.elements import F32
 from ucutlass.ir.extents import Fixed
+from ucutlass.ir.function_facts import named
 
 LINEAR = "reductions are linear"
 BILINEAR = "a dot is linear in each operand"
@@ -217,6 +218,15 @@ def _sum_of_dots(terms: Terms, term: Value) -> Iterator[Equation]:
                         )
 
 
+def _dot_of_repeated(terms: Terms, term: Value) -> Iterator[Equation]:
+    """An operand that is only repeated along some names: what it repeats is multiplied once."""
+    for node, left, right in _dots(terms, term):
+        for inner in terms.graph.members(left, ir.Apply):
+            if inner.function == "where" and inner.args[1] is inner.args[2] and _float(inner.args[1]):
+                view = terms.with_part(node, left, inner)
+                yield view, terms.fit(_product(terms, node, inner.args[1], right), view)
+
+
 def _dot_of_dot(terms: Terms, term: Value) -> Iterator[Equation]:
     """(A B) C = A (B C): whichever is cheaper."""
     for node, left, right in _dots(terms, term):
@@ -247,21 +257,18 @@ def _sum_as_dot(terms: Terms, term: Value) -> Iterator[Equation]:
 
 # --- largest and smallest ------------------------------------------------------------
 
-INCREASING = ("relu", "exp", "sigmoid", "tanh", "softplus", "selu", "floor", "round")
-"""Functions of one argument that keep the order, infinities too."""
-
 
 def _extreme_of_function(terms: Terms, term: Value) -> Iterator[Equation]:
     node = _reduce(term, *EXTREMES)
     if node is None:
         return
-    for view, args in _applied(terms, node, *INCREASING, "clamp", "leaky_relu", "elu"):
+    for view, args in _applied(terms, node, *named("rises")):
         bounds = [terms.number(a) for a in args[1:]]
         if None in bounds or any(b is not None and b < 0 for b in bounds if len(bounds) == 1):
             continue
-        inner = terms.graph.members(view.value, ir.Apply)
-        function = next(i.function for i in inner if i.args == args)
-        yield view, terms.apply(function, terms.reduce(node.op, node.over, args[0]), *args[1:])
+        assert isinstance(view.value, ir.Apply)
+        extreme = terms.reduce(node.op, node.over, args[0])
+        yield view, terms.fit(terms.apply(view.value.function, extreme, *args[1:]), view)
 
 
 def _extreme_of_sum(terms: Terms, term: Value) -> Iterator[Equation]:
@@ -275,6 +282,19 @@ def _extreme_of_sum(terms: Terms, term: Value) -> Iterator[Equation]:
                 if _free(offset, node.over) and not _free(value, node.over):
                     extreme = terms.reduce(node.op, node.over, value)
                     yield view, terms.fit(terms.apply(function, extreme, offset), view)
+
+
+def _extreme_of_bound(terms: Terms, term: Value) -> Iterator[Equation]:
+    """Bounds that are the same along a line are applied to its extreme."""
+    node = _reduce(term, *EXTREMES)
+    if node is None:
+        return
+    for function in EXTREMES:
+        for view, (a, b) in _applied(terms, node, function):
+            for value, bound in ((a, b), (b, a)):
+                if _free(bound, node.over) and not _free(value, node.over):
+                    extreme = terms.reduce(node.op, node.over, value)
+                    yield view, terms.fit(terms.apply(function, extreme, bound), view)
 
 
 def _extreme_of_multiple(terms: Terms, term: Value) -> Iterator[Equation]:
@@ -327,7 +347,8 @@ _SUMS, _DOT = _heads(*SUM_OR_MEAN), (("Dot", ""),)
 TABLE: tuple[AlgebraRule, ...] = (
     AlgebraRule(
         "factor of a sum",
-        "sum[N](x * y) = sum[N](x) * y, y without N; mean likewise",
+        "sum[N](x * y) = sum[N](x) * y; mean likewise",
+        "y without N",
         "finite",
         LINEAR,
         _SUMS,
@@ -335,7 +356,8 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     AlgebraRule(
         "divisor of a sum",
-        "sum[N](x / y) = sum[N](x) / y, y without N; mean likewise",
+        "sum[N](x / y) = sum[N](x) / y; mean likewise",
+        "y without N",
         "finite",
         LINEAR,
         _SUMS,
@@ -344,6 +366,7 @@ TABLE: tuple[AlgebraRule, ...] = (
     AlgebraRule(
         "sum of a sum",
         "sum[N](x + y) = sum[N](x) + sum[N](y); differences and mean likewise",
+        "",
         "finite",
         LINEAR,
         _SUMS,
@@ -352,6 +375,7 @@ TABLE: tuple[AlgebraRule, ...] = (
     AlgebraRule(
         "sum of a repeated value",
         "sum[N](expand[N](x)) = x * size(N); mean, max and min give x",
+        "",
         "finite",
         LINEAR,
         _heads(*SUM_OR_MEAN, *EXTREMES),
@@ -359,7 +383,8 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     AlgebraRule(
         "mean as a sum",
-        "mean[N](x) = sum[N](x) * (1 / size(N)), N of fixed extent",
+        "mean[N](x) = sum[N](x) * (1 / size(N)) of fixed N",
+        "",
         "finite",
         LINEAR,
         _heads("mean"),
@@ -368,6 +393,7 @@ TABLE: tuple[AlgebraRule, ...] = (
     AlgebraRule(
         "nested reductions",
         "sum[M](sum[N](x)) = sum[M, N](x); mean, max, min, prod and logsumexp likewise",
+        "",
         "finite",
         SUMS,
         _heads("sum", "mean", "max", "min", "prod", "logsumexp"),
@@ -375,8 +401,8 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     AlgebraRule(
         "sum across dot",
-        "sum[N](dot[K](x, w)) = dot[K](x, sum[N](w)), x without N; a name of both is summed by the dot; "
-        "mean likewise",
+        "sum[N](dot[K](x, w)) = dot[K](x, sum[N](w)) of x without N, and dot[K, N](x, w) of a name of both; mean likewise",
+        "",
         "finite",
         BILINEAR,
         _SUMS,
@@ -384,7 +410,8 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     AlgebraRule(
         "factor of a dot",
-        "dot[K](x * y, w) = dot[K](x, w) * y, y without K; quotients likewise",
+        "dot[K](x * y, w) = dot[K](x, w) * y; quotients likewise",
+        "y without K",
         "finite",
         BILINEAR,
         _DOT,
@@ -392,15 +419,26 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     AlgebraRule(
         "dot of a sum",
-        "dot[K](x + y, w) = dot[K](x, w) + dot[K](y, w), x or y with fewer names; differences likewise",
+        "dot[K](x + y, w) = dot[K](x, w) + dot[K](y, w) of x or y with fewer names; differences likewise",
+        "",
         "finite",
         BILINEAR,
         _DOT,
         _dot_of_sum,
     ),
     AlgebraRule(
+        "dot of a repeated value",
+        "dot[K](expand[M](x), w) = expand[M](dot[K](x, w)), and x * sum[K](w) of expand[K](x)",
+        "",
+        "finite",
+        BILINEAR,
+        _DOT,
+        _dot_of_repeated,
+    ),
+    AlgebraRule(
         "sum of dots",
         "dot[K](x, w) + dot[K](y, w) = dot[K](x + y, w); differences likewise",
+        "",
         "finite",
         BILINEAR,
         (("Apply", "add"), ("Apply", "subtract")),
@@ -408,7 +446,8 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     AlgebraRule(
         "dot of a dot",
-        "dot[K](dot[J](x, v), w) = dot[J](x, dot[K](v, w)), x without K, w without J",
+        "dot[K](dot[J](x, v), w) = dot[J](x, dot[K](v, w))",
+        "x without K and w without J",
         "finite",
         SUMS,
         _DOT,
@@ -416,7 +455,8 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     AlgebraRule(
         "dot as a sum",
-        "dot[K](x, w) = sum[K](x * w), where x has all names of w",
+        "dot[K](x, w) = sum[K](x * w) of x with all names of w",
+        "",
         "always",
         "the definition of dot",
         _DOT,
@@ -424,7 +464,8 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     AlgebraRule(
         "sum as a dot",
-        "sum[K](x * w) = dot[K](x, w), both of f32 with all of K",
+        "sum[K](x * w) = dot[K](x, w) of f32",
+        "",
         "always",
         "the definition of dot",
         _heads("sum"),
@@ -432,8 +473,8 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     AlgebraRule(
         "extreme of an increasing function",
-        "max[N](relu(x)) = relu(max[N](x)); of min, and of exp, sigmoid, tanh, softplus, selu, floor, round, "
-        "clamp, leaky_relu and elu with constants that are not negative, likewise",
+        "max[N](f(x)) = f(max[N](x)); min likewise",
+        "f never falls: relu, exp, sigmoid, tanh, softplus, selu, erf, floor, round, clamp, hardtanh, and leaky_relu and elu with constants that are not negative",
         "always",
         ORDER,
         _heads(*EXTREMES),
@@ -441,15 +482,26 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     AlgebraRule(
         "extreme of a sum",
-        "max[N](x + y) = max[N](x) + y, y without N; min and differences likewise",
+        "max[N](x + y) = max[N](x) + y; min and differences likewise",
+        "y without N",
         "finite",
         ORDER,
         _heads(*EXTREMES),
         _extreme_of_sum,
     ),
     AlgebraRule(
+        "extreme of a bound",
+        "max[N](min(x, y)) = min(max[N](x), y); max(x, y) and the least likewise",
+        "y without N",
+        "always",
+        ORDER,
+        _heads(*EXTREMES),
+        _extreme_of_bound,
+    ),
+    AlgebraRule(
         "extreme of a multiple",
-        "max[N](c * x) = c * max[N](x), c > 0, and c * min[N](x), c < 0; min likewise",
+        "max[N](c * x) = c * max[N](x), or c * min[N](x) for c < 0; min likewise",
+        "c a number",
         "always",
         ORDER,
         _heads(*EXTREMES),
@@ -457,7 +509,8 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     AlgebraRule(
         "variance of a line",
-        "var[N](x + y) = var[N](x) and var[N](x * y) = var[N](x) * y * y, y without N",
+        "var[N](x + y) = var[N](x) and var[N](x * y) = var[N](x) * y * y",
+        "y without N",
         "finite",
         "the definition of a variance",
         _heads("var"),
@@ -465,7 +518,8 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     AlgebraRule(
         "reduction of one",
-        "sum[N](x) = x[N = 0], N of extent 1; mean, max, min, prod and logsumexp likewise",
+        "sum[N](x) = x[N = 0]; mean, max, min, prod and logsumexp likewise",
+        "N of extent 1",
         "always",
         "the definitions",
         _heads("sum", "mean", "max", "min", "prod", "logsumexp"),
@@ -473,7 +527,8 @@ TABLE: tuple[AlgebraRule, ...] = (
     ),
     AlgebraRule(
         "variance of one",
-        "var[N](x) = 0, N of extent 1",
+        "var[N](x) = 0",
+        "N of extent 1",
         "finite",
         "the definition of a variance",
         _heads("var"),

@@ -26,13 +26,19 @@ Head: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class AlgebraRule:
-    """An equation of terms. `text` writes it in the language, with its condition; `source` says where it comes
-    from. `apply` yields terms that are equal, the first of which is in the class of the term that it is given:
-    that term with other terms of the same classes as parts. `heads` are those of terms that it takes."""
+    """An equation of terms. `text` writes it in the language, `condition` says where it is true, "" for wherever it can
+    be written; `source` says where it comes from. `apply` yields terms that are equal, the first of which is in the
+    class of the term that it is given: that term with other terms of the same classes as parts. `heads` are those of
+    terms that it takes."""
 
     name: str
     text: str
+    condition: str
     holds: Holds
     source: str
     heads: tuple[Head, ...]
     apply: Callable[[Terms, Value], Iterator[Equation]]
+
+    @property
+    def statement(self) -> str:
+        return f"{self.text}, {self.condition}" if self.condition else self.text

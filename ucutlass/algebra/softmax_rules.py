@@ -105,18 +105,34 @@ def _minus_logsumexp(terms: Terms, term: Value) -> Iterator[Equation]:
             yield view, terms.softmax(total.over, term.args[0], True)
 
 
+def _of_one(terms: Terms, term: Value) -> Iterator[Equation]:
+    if isinstance(term, ir.Softmax) and all(terms.fixed(d) == 1 for d in term.over):
+        yield term, terms.fit(terms.constant(0.0 if term.log else 1.0), term)
+
+
 TABLE: tuple[AlgebraRule, ...] = (
     AlgebraRule(
         "shift of softmax",
-        "softmax[N](x + y) = softmax[N](x), y without N; log_softmax and differences likewise",
+        "softmax[N](x + y) = softmax[N](x); log_softmax and differences likewise",
+        "y without N",
         "finite",
         DEFINITION,
         (("Softmax", ""),),
         _shift,
     ),
     AlgebraRule(
+        "softmax of one",
+        "softmax[N](x) = 1 and log_softmax[N](x) = 0",
+        "N of extent 1",
+        "finite",
+        DEFINITION,
+        (("Softmax", ""),),
+        _of_one,
+    ),
+    AlgebraRule(
         "shift of logsumexp",
-        "logsumexp[N](x + y) = logsumexp[N](x) + y, y without N; differences likewise",
+        "logsumexp[N](x + y) = logsumexp[N](x) + y; differences likewise",
+        "y without N",
         "finite",
         DEFINITION,
         (("Reduce", "logsumexp"),),
@@ -125,6 +141,7 @@ TABLE: tuple[AlgebraRule, ...] = (
     AlgebraRule(
         "sum of a softmax",
         "sum[N](softmax[N](x)) = 1; mean gives 1 / size(N)",
+        "",
         "finite",
         DEFINITION,
         (("Reduce", "sum"), ("Reduce", "mean")),
@@ -133,6 +150,7 @@ TABLE: tuple[AlgebraRule, ...] = (
     AlgebraRule(
         "logarithm of softmax",
         "log(softmax[N](x)) = log_softmax[N](x) and exp(log_softmax[N](x)) = softmax[N](x)",
+        "",
         "finite",
         DEFINITION,
         (("Apply", "log"), ("Apply", "exp")),
@@ -141,6 +159,7 @@ TABLE: tuple[AlgebraRule, ...] = (
     AlgebraRule(
         "softmax",
         "exp(x) / sum[N](exp(x)) = softmax[N](x)",
+        "",
         "finite",
         DEFINITION,
         (("Apply", "divide"),),
@@ -149,6 +168,7 @@ TABLE: tuple[AlgebraRule, ...] = (
     AlgebraRule(
         "logsumexp",
         "log(sum[N](exp(x))) = logsumexp[N](x)",
+        "",
         "finite",
         DEFINITION,
         (("Apply", "log"),),
@@ -157,6 +177,7 @@ TABLE: tuple[AlgebraRule, ...] = (
     AlgebraRule(
         "log_softmax",
         "x - logsumexp[N](x) = log_softmax[N](x)",
+        "",
         "finite",
         DEFINITION,
         (("Apply", "subtract"),),

@@ -12,12 +12,10 @@ from ucutlass.check import fold
 from ucutlass.ir import Value
 from ucutlass.ir.elements import BOOL, F32, I64, Element
 from ucutlass.ir.extents import Extent, Fixed
+from ucutlass.ir.function_facts import EVERYWHERE, Range, facts
 
 LARGEST = 2.0**120
 """Of a folded constant: what is larger is left to run time, where it may be infinite."""
-
-Range = tuple[float, float]
-"""The least and the greatest value that a term has for any inputs that are no NaN."""
 
 
 @dataclass(slots=True)
@@ -139,29 +137,9 @@ class Terms:
         return cached
 
 
-_ZERO_AT_ZERO = frozenset(
-    {
-        *(
-            "relu",
-            "leaky_relu",
-            "gelu",
-            "gelu_tanh",
-            "silu",
-            "tanh",
-            "elu",
-            "selu",
-            "mish",
-            "hardswish",
-            "log1p",
-        ),
-        *("erf", "sin", "floor", "round", "sign", "abs", "sqrt"),
-    }
-)
-
-
 def _folded(function: str, values: tuple[float, ...]) -> float | None:
     """Returns a function of numbers; None where it is not known here, or not finite."""
-    if function in _ZERO_AT_ZERO and values[0] == 0.0:
+    if values[0] == 0.0 and facts(function).keeps_zero:
         return 0.0
     match function, values:
         case "relu", (x,):
@@ -172,25 +150,6 @@ def _folded(function: str, values: tuple[float, ...]) -> float | None:
             return 1.0 / (1.0 + math.exp(-x))
     folded = fold.fold(function, values, True)
     return float(folded) if folded is not None and math.isfinite(folded) else None
-
-
-ANY: Range = (-math.inf, math.inf)
-
-_RANGES: Mapping[str, Range] = {
-    "relu": (0.0, math.inf),
-    "abs": (0.0, math.inf),
-    "exp": (0.0, math.inf),
-    "sqrt": (0.0, math.inf),
-    "rsqrt": (0.0, math.inf),
-    "softplus": (0.0, math.inf),
-    "sigmoid": (0.0, 1.0),
-    "tanh": (-1.0, 1.0),
-    "erf": (-1.0, 1.0),
-    "sin": (-1.0, 1.0),
-    "cos": (-1.0, 1.0),
-    "sign": (-1.0, 1.0),
-}
-"""What element-wise functions lie in, their f32 forms too."""
 
 
 def _range(term: Value, of: Callable[[Value], Range]) -> Range:
@@ -206,9 +165,16 @@ def _range(term: Value, of: Callable[[Value], Range]) -> Range:
         case ir.Reduce(op="sum", value=value):
             low, high = of(value)
             return (0.0 if low >= 0 else -math.inf), (0.0 if high <= 0 else math.inf)
-        case ir.Apply(function=function) if function in _RANGES:
-            return _RANGES[function]
         case ir.Apply(function="multiply", args=(a, b)) if a is b:
+            return 0.0, math.inf
+        case ir.Apply(function="add", args=(a, b)):
+            # Rounding is monotone: what is not negative, added to a number, is not below it.
+            low = max(of(a)[0], of(b)[0]) if min(of(a)[0], of(b)[0]) >= 0 else -math.inf
+            high = min(of(a)[1], of(b)[1]) if max(of(a)[1], of(b)[1]) <= 0 else math.inf
+            return low, high
+        case ir.Apply(function="multiply", args=(a, b)) if min(of(a)[0], of(b)[0]) >= 0:
+            return 0.0, math.inf
+        case ir.Apply(function="rsqrt", args=(a,)) if of(a)[0] > 0:  # of -0 it is -infinity
             return 0.0, math.inf
         case ir.Apply(function="max", args=(a, b)):
             return max(of(a)[0], of(b)[0]), max(of(a)[1], of(b)[1])
@@ -217,8 +183,10 @@ def _range(term: Value, of: Callable[[Value], Range]) -> Range:
         case ir.Apply(function="clamp" | "hardtanh", args=(x, low, high)):
             least = min(max(of(x)[0], of(low)[0]), of(high)[0])
             return least, min(max(of(x)[1], of(low)[1]), of(high)[1])
+        case ir.Apply(function=function):
+            return facts(function).range
         case _:
-            return ANY
+            return EVERYWHERE
 
 
 def inside(terms: Terms, positions: Iterable[ir.Position]) -> bool:

@@ -89,7 +89,7 @@ def _estimate(seconds: float | None) -> str:
 
 
 def _rule(rule: AlgebraRule) -> str:
-    return f"{rule.name}: {rule.text} ({HOLDS[rule.holds]})"
+    return f"{rule.name}: {rule.statement} ({HOLDS[rule.holds]})"
 
 
 HOLDS: Mapping[str, str] = {
@@ -120,7 +120,7 @@ def _json(program: ir.Program, sizes: Mapping[str, int], derivation: Derivation)
                 "seconds": candidate.seconds,
                 "constants": list(candidate.constants),
                 "rules": [
-                    {"name": r.name, "text": r.text, "holds": r.holds, "source": r.source}
+                    {"name": r.name, "text": r.statement, "holds": r.holds, "source": r.source}
                     for r in candidate.rules
                 ],
             }

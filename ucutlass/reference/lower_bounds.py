@@ -15,9 +15,8 @@ import torch
 
 from ucutlass.ir import Apply, Cast, Constant, Read, Reduce, Softmax, Value
 from ucutlass.ir.elements import F32
+from ucutlass.ir.function_facts import facts
 from ucutlass.reference.rounding import round_float
-
-_NEVER_NEGATIVE = frozenset({"abs", "relu", "exp", "sqrt", "rsqrt", "sigmoid", "softplus"})
 
 
 def lower_bound(node: Value) -> float:
@@ -49,7 +48,9 @@ def _lowest(node: Value, visit: Callable[[Value], float]) -> float:
             return max(visit(a), visit(b))
         case Apply(function="min", args=(a, b)):
             return min(visit(a), visit(b))
-        case Apply(function=function) if function in _NEVER_NEGATIVE:
+        case Apply(function=function) if facts(function).range[0] == 0.0:
+            return 0.0
+        case Apply(function="rsqrt", args=(a,)) if visit(a) > 0:  # of -0 it is -infinity
             return 0.0
         case Reduce(op="var") | Softmax(log=False):
             return 0.0

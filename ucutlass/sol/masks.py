@@ -19,6 +19,7 @@ from ucutlass.ir import (
     Value,
 )
 from ucutlass.ir.extents import Fixed
+from ucutlass.ir.function_facts import facts
 from ucutlass.sol.graph import KernelBuffer, ValueGraph
 from ucutlass.sol.integer_sets import (
     EMPTY,
@@ -47,9 +48,6 @@ _NEUTRALS = (0.0, 1.0, -math.inf, math.inf)
 
 _FAR = 2**50
 """Coordinates and their multiples beyond this are not followed."""
-
-_KEEPS_ZERO = frozenset({"negate", "abs", "relu", "leaky_relu", "silu", "gelu", "gelu_tanh", "tanh", "sqrt"})
-"""Functions of one argument (and constants) that return 0 for 0."""
 
 
 @dataclass(slots=True)
@@ -221,7 +219,7 @@ class Masks:
                 return intersection(self.differs(a, neutral), self.differs(b, neutral), extents)
             case Apply(function="divide", args=(a, _)) if neutral == 0:
                 return self.differs(a, 0.0)
-            case Apply(function=function, args=(a, *_)) if neutral == 0 and function in _KEEPS_ZERO:
+            case Apply(function=function, args=(a, *_)) if neutral == 0 and facts(function).keeps_zero:
                 return self.differs(a, 0.0)
             case Apply(function="exp", args=(a,)) if neutral == 0:
                 return self.differs(a, -math.inf)
