@@ -19,7 +19,7 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import Device
 from ucutlass.shapes import ShapeError
 
-BOUNDS = Bounds(terms=3_000, seconds=2.0, pricing=4.0)
+BOUNDS = Bounds(terms=3_000, seconds=0.8, pricing=0.8)
 """Of a session's time: a problem that takes longer is searched as far as this goes."""
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ucutlass import frontend, ir
-from ucutlass.algebra.derivation import Derivation, derive
+from ucutlass.algebra.derivation import Derivation, derive, proof
 from ucutlass.algebra.saturation import Bounds
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.reference.interpreter import evaluate
@@ -45,12 +45,12 @@ pipeline stored(x: bf16[M=64, K=64], w: bf16[N=64, K]) -> f32[M] {
 """
 
 
-def _derived(text: str, sizes: dict[str, int] | None = None, bounds: Bounds = BOUNDS) -> Derivation:
+def derived(text: str, sizes: dict[str, int] | None = None, bounds: Bounds = BOUNDS) -> Derivation:
     checked = frontend.read_text(text)
     return derive(checked, frontend.program(checked), sizes or {}, device=DEVICES["H200"], bounds=bounds)
 
 
-def _same_results(one: str, other: str) -> None:
+def same_results(one: str, other: str) -> None:
     first, second = (unrounded(frontend.program(frontend.read_text(text))) for text in (one, other))
     arguments = _arguments(first)
     for a, b in zip(evaluate(first, arguments), evaluate(second, arguments), strict=True):
@@ -86,40 +86,53 @@ def _size(dims: object, names: tuple[str, ...]) -> int:
     ],
 )
 def test_a_cheaper_program_is_derived_and_equal(text: str, rules: set[str]) -> None:
-    derivation = _derived(text)
+    derivation = derived(text)
     assert derivation.seconds is not None
     for candidate in derivation.candidates:
         assert candidate.seconds < derivation.seconds and not candidate.constants
-        _same_results(text, candidate.text)
+        same_results(text, candidate.text)
     assert {r.name for r in derivation.candidates[0].rules} >= rules
 
 
 def test_each_step_is_a_program_that_is_equal_to_the_one_before() -> None:
-    derivation = _derived(LINEAR_SUM)
+    derivation = derived(LINEAR_SUM)
     steps = list(derivation.steps(derivation.candidates[0]))
     assert len(steps) >= 3
     for step in steps:
         assert step.text
-        _same_results(LINEAR_SUM, step.text)
+        same_results(LINEAR_SUM, step.text)
 
 
 @pytest.mark.parametrize("text", [NOTHING, BEFORE_STORED])
 def test_nothing_is_derived_across_a_rounding(text: str) -> None:
-    assert not _derived(text).candidates
+    assert not derived(text).candidates
 
 
 def test_a_result_that_depends_on_no_input_is_named() -> None:
     text = "kernel zero(x: f32[M=4096, N=4096]) -> f32[M] { m = max[N](x) return gelu(m - m) }"
-    (candidate,) = _derived(text).candidates
+    (candidate,) = derived(text).candidates
     assert candidate.constants == ("return",)
     assert "difference of equals" in {r.name for r in candidate.rules}
+
+
+def test_extents_that_the_body_gave_stay_where_it_goes() -> None:
+    text = """
+pipeline zero(x: f32[B=64, C=8, H=34], w: f32[F=16, C, R=3]) -> f32[B, F, P] {
+  y: f32[B, F, P=32] = dot[C, R](x[H = P + R], w)
+  return clamp(min(y, 0.0), 0.0, 1.0)
+}
+"""
+    (candidate,) = derived(text).candidates
+    assert candidate.constants == ("return",) and "P=32" in candidate.text
+    assert {r.name for r in candidate.rules} >= {"absorbed bound"}
+    same_results(text, candidate.text)
 
 
 def test_a_search_ends_at_its_bounds() -> None:
     long = " + ".join(f"p{i} * x" for i in range(12))
     params = ", ".join(f"p{i}: f32[M]" for i in range(12))
     text = f"kernel long(x: f32[M=64], {params}) -> f32[M] {{ return {long} }}"
-    derivation = _derived(text, bounds=Bounds(terms=400, seconds=60))
+    derivation = derived(text, bounds=Bounds(terms=400, seconds=60))
     assert derivation.saturation.terms <= 400
     assert not derivation.saturation.saturated
 
@@ -138,7 +151,7 @@ FOLDED = {
 @pytest.mark.parametrize("name", FOLDED)
 def test_what_depends_on_weights_alone_is_computed_once(name: str) -> None:
     text, weights = FOLDED[name]
-    derivation = _derived(text)
+    derivation = derived(text)
     folded = derivation.folded(weights)
     assert folded is not None and derivation.seconds is not None
     assert folded.seconds < min([derivation.seconds, *(c.seconds for c in derivation.candidates)])
@@ -158,4 +171,11 @@ def test_what_depends_on_weights_alone_is_computed_once(name: str) -> None:
 
 
 def test_nothing_is_folded_where_nothing_depends_on_weights_alone() -> None:
-    assert _derived(NOTHING).folded(("w",)) is None
+    assert derived(NOTHING).folded(("w",)) is None
+
+
+def test_a_name_of_another_extent_is_another_name() -> None:
+    text = "kernel k(x: f32[M=3, H=9]) -> f32[M, P] {{ w: [M, P=3, R={}] = x[H = 2*P + R] return sum[R](w) }}"
+    two, three = (frontend.kernel(frontend.read_text(text.format(n))) for n in (2, 3))
+    assert proof(two, two) == ()
+    assert proof(two, three) is None

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ucutlass import frontend, ir
 from ucutlass.algebra.egraph import EGraph, Full, LongProof, Rewrite, rewritten
@@ -20,11 +21,12 @@ from ucutlass.algebra.rules import RULES
 from ucutlass.algebra.saturation import Bounds, Saturation, saturate
 from ucutlass.algebra.terms import Terms
 from ucutlass.algebra.whole import WholeProgram, new_graph, whole_program
-from ucutlass.algebra.writing import NotWritable, written
+from ucutlass.algebra.writing import NotWritable, parts_of, unchanged_calls, written
 from ucutlass.check import check_tree
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
 from ucutlass.ir import Value, children
+from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import ARCHES, DEVICES, Device
 from ucutlass.ir.traversal import walk
 from ucutlass.limits import LimitPassed
@@ -127,6 +129,9 @@ def derive(
     )
     terms = new_graph(program, bounds.terms)
     whole = whole_program(program, terms)
+    for dim, extent in whole.program.dims.items():
+        if dim not in extents:
+            extents[dim] = evaluate(extent, extents)
     original = frozenset(id(v) for v in walk(*(whole.stored[r] for r in whole.roots)))
     gpu = device or next(d for d in DEVICES.values() if d.capability == ARCHES[arch].capability)
     deriver = _Deriver(
@@ -135,7 +140,7 @@ def derive(
     before = deriver.seconds(checked.tree)
     saturation = saturate(terms, rules, bounds)
     terms.graph.most_terms += MORE_TERMS
-    candidates = deriver.candidates(before, time.monotonic() + bounds.pricing)
+    candidates = deriver.candidates(before, time.thread_time() + bounds.pricing)
     return Derivation(before, tuple(candidates[:most]), saturation, deriver)
 
 
@@ -145,10 +150,11 @@ def proof(
     """Returns the rules by which another program of the same parameters and results is equal to a program for
     all inputs, each once; None where they do not show that within the bounds, which does not mean that it is
     not equal. Raises Full where the programs alone have more terms than `bounds` allow."""
-    if not {*other.dims} <= {*program.dims}:
-        return None
     terms = new_graph(program, bounds.terms)
-    first, second = whole_program(program, terms), whole_program(other, terms)
+    first = whole_program(program, terms)
+    if not _extents_agree(other, first.program):
+        return None
+    second = whole_program(other, terms)
     if first.inputs != second.inputs or len(first.roots) != len(second.roots):
         return None
     pairs = [(first.stored[a], second.stored[b]) for a, b in zip(first.roots, second.roots, strict=True)]
@@ -190,7 +196,7 @@ class _Deriver:
         distinct: dict[str, AlgebraCandidate] = {}
         tried: set[tuple[int, ...]] = {tuple(map(id, self.roots))}
         for weights in WEIGHTS:
-            if time.monotonic() > deadline:
+            if time.thread_time() > deadline:
                 break
             try:
                 cheapest = extract(self.graph, self.roots, Coarse(self.extents, self.gpu, weights))
@@ -209,7 +215,7 @@ class _Deriver:
     def _candidate(self, roots: Mapping[str, Value], deadline: float) -> AlgebraCandidate | None:
         options: dict[str, float] = {}
         for stored in (self._lean(roots), self._full(roots)):
-            if options and time.monotonic() > deadline:
+            if options and time.thread_time() > deadline:
                 break
             file = self._joined(self._file(roots, stored))
             price = None if file is None else self.seconds(file)
@@ -296,7 +302,7 @@ class _Deriver:
         stored = {id(v) for v in self.whole.stored.values()}
         return [
             v
-            for v in walk(*roots.values())
+            for v in self._walk(roots)
             if id(v) in stored
             or (id(v) not in self.known and self._ends(v))
             or id(v) in self._operands(roots)
@@ -304,7 +310,17 @@ class _Deriver:
 
     def _full(self, roots: Mapping[str, Value]) -> list[Value]:
         operands = self._operands(roots)
-        return [v for v in walk(*roots.values()) if self._ends(v) or id(v) in operands]
+        return [v for v in self._walk(roots) if self._ends(v) or id(v) in operands]
+
+    def _walk(self, roots: Mapping[str, Value]) -> Iterator[Value]:
+        """Yields the values that are written: not what calls that stay compute inside."""
+        calls = unchanged_calls(self.whole, roots, self.header)
+        return walk(*roots.values(), into=partial(parts_of, calls=calls, whole=self.whole))
+
+    @property
+    def header(self) -> syntax.Program:
+        items = (i for i in self.checked.tree.items if isinstance(i, syntax.Program))
+        return next(i for i in items if i.name == self.program.name)
 
     @staticmethod
     def _ends(value: Value) -> bool:
@@ -314,7 +330,7 @@ class _Deriver:
         """Returns the identities of what new products multiply, which must lie in memory."""
         return {
             id(base)
-            for dot in walk(*roots.values())
+            for dot in self._walk(roots)
             if isinstance(dot, ir.Dot) and id(dot) not in self.known
             for operand in children(dot)
             if not isinstance(base := _base(operand), ir.ParamValue | ir.Constant)
@@ -339,7 +355,7 @@ class _Deriver:
         return next(p for p in module.programs if p.name == (name or self.program.name))
 
     def _same(self, program: ir.Program, roots: Mapping[str, Value]) -> bool:
-        if not {*program.dims} <= {*self.program.dims}:
+        if not _extents_agree(program, self.whole.program):
             return False
         again = whole_program(program, self.terms)
         self.graph.rebuild()
@@ -389,6 +405,12 @@ class _Deriver:
             text = "" if file is None else format_file(file)
             seconds = None if file is None else self.seconds(file)
             yield DerivationStep(self.rules[proved.step.rule], text, seconds)
+
+
+def _extents_agree(program: ir.Program, other: ir.Program) -> bool:
+    """Returns whether each dimension of a program is one of another, of the same extent: a name stands for it in the
+    terms of both."""
+    return all(other.dims.get(dim) == extent for dim, extent in program.dims.items())
 
 
 def _alike(a: AlgebraCandidate, b: AlgebraCandidate) -> bool:

@@ -112,7 +112,7 @@ def _part(
         (),
     )
     return FoldedPart(
-        replace(whole, program=program, inputs=tuple(index), stored={}, types={}), named, header
+        replace(whole, program=program, inputs=tuple(index), stored={}, types={}, calls=()), named, header
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ucutlass import ir
@@ -20,10 +20,13 @@ LARGEST = 2.0**120
 
 @dataclass(slots=True)
 class Terms:
-    """`extents` are the program's: a rule may rest on a fixed extent, never on one that a call brings."""
+    """`extents` are those of the program's dimensions, and of what called kernels have of their own: a rule may rest on a
+    fixed extent, never on one that a call brings. `taken` are names that no dimension may have."""
 
     graph: EGraph
-    extents: Mapping[str, Extent]
+    extents: dict[str, Extent]
+    taken: frozenset[str] = frozenset()
+    _own: dict[tuple[str, Extent], str] = field(default_factory=dict)
     _ranges: dict[int, Range] = field(default_factory=dict)
 
     # --- terms -----------------------------------------------------------------------
@@ -104,6 +107,18 @@ class Terms:
     def fixed(self, dim: str) -> int | None:
         extent = self.extents[dim]
         return extent.value if isinstance(extent, Fixed) else None
+
+    def own_dimension(self, name: str, extent: Extent) -> str:
+        """Returns the dimension that stands for one of called kernels alone: one for all of a name and an extent."""
+        if (name, extent) not in self._own:
+            free, number = name, 1
+            while free in self.extents or free in self.taken:
+                number += 1
+                free = f"{name}{number}"
+            self._own[name, extent] = free
+            self.extents[free] = extent
+            self.graph.order[free] = len(self.graph.order)
+        return self._own[name, extent]
 
     # --- what a rule looks at --------------------------------------------------------
 

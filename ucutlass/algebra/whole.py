@@ -1,7 +1,7 @@
 """One graph of values for a program's stages: what is stored between launches is an operand of what reads it.
 
-Stages that call a kernel of the file, or torch, stay as they are: their results are inputs of the graph, and what
-they read is a result of it.
+A kernel of the file is seen through where it is called. Stages that call torch, and kernels that cannot be said in the
+pipeline's names, stay as they are: their results are inputs of the graph, and what they read is a result of it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ucutlass import ir
+from ucutlass.algebra.calls import OtherNames, in_names, is_in_place, names_of
 from ucutlass.algebra.egraph import EGraph
 from ucutlass.algebra.terms import Terms, inside
 from ucutlass.ir import Value
@@ -17,9 +18,10 @@ from ucutlass.ir import Value
 
 @dataclass(frozen=True, slots=True)
 class WholeProgram:
-    """`inputs` are the names of the graph's inputs in the order of `ir.ParamValue.index`: the parameters, then
+    """`program` has, beside its own, the dimensions of called kernels. `inputs` are the names of the graph's inputs in the order of `ir.ParamValue.index`: the parameters, then
     the results of stages that stay. `stored` has the value of every tensor that a stage writes, by its name;
-    `roots` are the names of those that must be computed: results, and what stages that stay read."""
+    `roots` are the names of those that must be computed: results, and what stages that stay read. `calls` are the
+    stages of a kernel of the file that the graph sees through."""
 
     program: ir.Program
     inputs: tuple[str, ...]
@@ -27,6 +29,7 @@ class WholeProgram:
     types: Mapping[str, ir.TensorType]
     roots: tuple[str, ...]
     kept: tuple[ir.Stage, ...]
+    calls: tuple[ir.Stage, ...] = ()
 
 
 def order_of(program: ir.Program) -> dict[str, int]:
@@ -40,18 +43,22 @@ def whole_program(program: ir.Program, terms: Terms) -> WholeProgram:
     if isinstance(program, ir.Kernel):
         results = {f"return {r.name}".strip(): r for r in program.results}
         inputs = {n: _input(terms, program.params[i], i) for i, n in enumerate(names)}
-        own = {n: _stored(terms, r, tuple(names), inputs, program) for n, r in results.items()}
+        same = {d: d for d in program.dims}
+        own = {n: _stored(terms, r, tuple(names), inputs, same) for n, r in results.items()}
         types |= {n: r.type for n, r in results.items()}
         return WholeProgram(program, tuple(names), own, types, tuple(results), ())
     types |= dict(program.buffers) | dict(program.results)
     values = {n: _input(terms, program.params[i], i) for i, n in enumerate(names)}
     stored: dict[str, Value] = {}
     opaque: list[ir.Stage] = []
+    calls: list[ir.Stage] = []
     roots: list[str] = []
     for stage in program.stages:
-        if isinstance(stage.call, ir.Kernel) and stage.call.name in stage.outputs and _own(stage, program):
+        dims = _names(stage, types, terms)
+        if isinstance(stage.call, ir.Kernel) and dims is not None:
+            calls += [] if is_in_place(stage.call, stage, types, terms) else [stage]
             for name, result in zip(stage.outputs, stage.call.results, strict=True):
-                stored[name] = _stored(terms, result, stage.arguments, values, stage.call)
+                stored[name] = _stored(terms, result, stage.arguments, values, dims)
                 values[name] = stored[name]
             continue
         opaque.append(stage)
@@ -61,13 +68,21 @@ def whole_program(program: ir.Program, terms: Terms) -> WholeProgram:
             names.append(name)
     roots += [name for name, _ in program.results]
     needed = dict.fromkeys(r for r in roots if r in stored)
-    return WholeProgram(program, tuple(names), stored, types, tuple(needed), tuple(opaque))
+    program = replace(program, dims={**program.dims, **terms.extents})
+    return WholeProgram(program, tuple(names), stored, types, tuple(needed), tuple(opaque), tuple(calls))
 
 
-def _own(stage: ir.Stage, program: ir.Pipeline) -> bool:
-    """A stage that is written in place has the pipeline's own names."""
-    assert isinstance(stage.call, ir.Kernel)
-    return {*stage.call.dims} <= {*program.dims} and not stage.call.requires
+def _names(stage: ir.Stage, types: Mapping[str, ir.TensorType], terms: Terms) -> dict[str, str] | None:
+    """Returns the dimensions of a stage's kernel as the pipeline names them; None where the stage stays as it is."""
+    kernel = stage.call
+    if not isinstance(kernel, ir.Kernel) or kernel.requires:
+        return None
+    if is_in_place(kernel, stage, types, terms):
+        return {dim: dim for dim in kernel.dims}
+    try:
+        return names_of(kernel, stage, types, terms)
+    except OtherNames:
+        return None
 
 
 def _input(terms: Terms, decl: ir.ParamDecl, index: int) -> Value:
@@ -85,9 +100,9 @@ def _stored(
     result: ir.ResultDecl,
     arguments: tuple[str | float | int, ...],
     values: Mapping[str, Value],
-    kernel: ir.Kernel,
+    names: Mapping[str, str],
 ) -> Value:
-    """Returns a result's value as its type stores it."""
+    """Returns a result's value as its type stores it, its dimensions by `names`."""
 
     def interned(node: Value) -> Value:
         if isinstance(node, ir.ParamValue):
@@ -95,9 +110,8 @@ def _stored(
             if isinstance(argument, str):
                 return terms.cast(values[argument], node.elem)
             return terms.graph.add(ir.Constant(argument, node.elem))
-        return normal(terms, node)
+        return normal(terms, in_names(node, names, terms))
 
-    assert kernel.results
     return terms.cast(ir.rebuild(result.value, interned), result.type.elem)
 
 
@@ -113,4 +127,7 @@ def normal(terms: Terms, node: Value) -> Value:
 
 
 def new_graph(program: ir.Program, most_terms: int) -> Terms:
-    return Terms(EGraph(order_of(program), most_terms), program.dims)
+    tensors = {p.name for p in program.params}
+    if isinstance(program, ir.Pipeline):
+        tensors |= {output for stage in program.stages for output in stage.outputs}
+    return Terms(EGraph(order_of(program), most_terms), dict(program.dims), frozenset(tensors))

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, cast
 
 from ucutlass import ir
@@ -44,13 +45,51 @@ def written(
     program's roots, and `stored` the values that are stages of their own. Raises NotWritable."""
     name = whole.program.name
     old = next(i for i in tree.items if isinstance(i, syntax.Program) and i.name == name)
-    writer = _ProgramWriter(whole, old, dict(roots), {id(v): v for v in stored})
+    calls = unchanged_calls(whole, roots, old)
+    writer = _ProgramWriter(whole, old, dict(roots), {id(v): v for v in stored}, calls)
     body = writer.body()
     kind: Literal["kernel", "pipeline"] = (
         "kernel" if old.kind == "kernel" and writer.stages == 1 else "pipeline"
     )
-    new = replace(old, kind=kind, body=tuple(body))
-    return replace(tree, items=tuple(new if item is old else item for item in tree.items))
+    new = replace(old, kind=kind, body=tuple(body), results=tuple(writer.typed_results()))
+    gone = called_in(old.body) - called_in(body)
+    items = [
+        new if item is old else item
+        for item in tree.items
+        if not (isinstance(item, syntax.Program) and item.name in gone)
+    ]
+    return replace(tree, items=tuple(items))
+
+
+def called_in(body: Sequence[syntax.Statement]) -> set[str]:
+    """Returns the names that stages call."""
+    values = [s.value for s in body if isinstance(s, syntax.Bind)]
+    values += [item.value for s in body if isinstance(s, syntax.Return) for item in s.items]
+    return {v.callee for v in values if isinstance(v, syntax.Call)}
+
+
+def unchanged_calls(
+    whole: WholeProgram, roots: Mapping[str, Value], old: syntax.Program
+) -> dict[int, ir.Stage]:
+    """Returns the calls of kernels that stay, by the identities of their results: those of which every result is a value
+    below the roots as it stands."""
+    bound = {frozenset(t.name for t in s.targets) for s in old.body if isinstance(s, syntax.Bind)}
+    stages = [stage for stage in whole.calls if frozenset(stage.outputs) in bound]
+    while True:
+        calls = {id(whole.stored[name]): stage for stage in stages for name in stage.outputs}
+        below = {id(v) for v in upwards(*roots.values(), into=partial(parts_of, calls=calls, whole=whole))}
+        missing = [s for s in stages if any(id(whole.stored[name]) not in below for name in s.outputs)]
+        if not missing:
+            return calls
+        stages = [stage for stage in stages if stage not in missing]
+
+
+def parts_of(value: Value, calls: Mapping[int, ir.Stage], whole: WholeProgram) -> Sequence[Value]:
+    """Returns what a value is computed from: of a call that stays, the stored values that it takes."""
+    stage = calls.get(id(value))
+    if stage is None:
+        return children(value)
+    return [whole.stored[a] for a in stage.arguments if isinstance(a, str) and a in whole.stored]
 
 
 @dataclass(slots=True)
@@ -59,6 +98,7 @@ class _ProgramWriter:
     old: syntax.Program
     roots: dict[str, Value]
     cut: dict[int, Value]
+    calls: Mapping[int, ir.Stage]
     names: dict[int, str] = field(default_factory=dict)
     """By identity of a value that is bound: its name."""
     taken: set[str] = field(default_factory=set)
@@ -73,15 +113,18 @@ class _ProgramWriter:
         self.taken = {*program.dims, *self.whole.inputs, *FUNCTIONS, *NEUTRAL, *_RESERVED}
         self.taken |= {i.name for i in _items(self.old)}
         self.known = set(self._given_dims())
-        values = list(upwards(*self.roots.values()))
+        values = list(upwards(*self.roots.values(), into=self._parts))
         for value in values:
-            self.uses.update(id(c) for c in children(value))
+            self.uses.update(id(c) for c in self._parts(value))
+        self.cut |= {id(v): v for value in values if id(value) in self.calls for v in self._parts(value)}
         results = self._results()
         pending = list(self.whole.kept)
         needed = {id(self.roots[n]): n for n in self.roots if n not in results}
         for value in values:
             pending = self._ready(pending)
-            if id(value) in needed:
+            if id(value) in self.calls:
+                self._call(self.calls[id(value)])
+            elif id(value) in needed:
                 self._store(value, needed[id(value)])
             elif id(value) in self.cut and not isinstance(value, _LEAVES):
                 self._store(value, self._own_name(value))
@@ -127,7 +170,43 @@ class _ProgramWriter:
             t.type is not None and t.type.element is not None for t in statement.targets
         )
 
+    def typed_results(self) -> Iterator[syntax.Result]:
+        """Yields the results with the extents of dimensions that nothing else gives, as where they are constants."""
+        for result in self.old.results:
+            axes = tuple(map(self._given, result.type.axes or ()))
+            yield replace(result, type=replace(result.type, axes=axes)) if axes else result
+
+    def _given(self, axis: syntax.Axis) -> syntax.Axis:
+        match axis:
+            case syntax.CompositeAxis(parts=parts):
+                return replace(axis, parts=tuple(map(self._named, parts)))
+            case syntax.NamedAxis():
+                return self._named(axis)
+            case _:
+                return axis
+
+    def _named(self, axis: syntax.NamedAxis) -> syntax.NamedAxis:
+        if axis.name in self.known:
+            return axis
+        self.known.add(axis.name)
+        return replace(axis, extent=extent_expression(self.whole.program.dims[axis.name], axis.name))
+
+    def _parts(self, value: Value) -> Sequence[Value]:
+        return parts_of(value, self.calls, self.whole)
+
     # --- statements ------------------------------------------------------------------
+
+    def _call(self, stage: ir.Stage) -> None:
+        """Writes a call that stays, once for all of its results."""
+        if id(self.whole.stored[stage.outputs[0]]) in self.names:
+            return
+        for argument in stage.arguments:
+            old = self.whole.stored.get(argument) if isinstance(argument, str) else None
+            if old is not None and self.names.get(id(old)) != argument:
+                raise NotWritable(f"{argument}, which a call takes, has another name")
+        self.out.append(self._kept(stage))
+        self.taken |= {*stage.outputs}
+        self.names |= {id(self.whole.stored[name]): name for name in stage.outputs}
 
     def _ready(self, pending: list[ir.Stage]) -> list[ir.Stage]:
         """Writes those stages that stay whose arguments are stored by now, and returns the others."""
