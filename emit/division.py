@@ -16,11 +16,21 @@ device's memory (the device's).
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 
+from ucutlass.emit.declarations import (
+    Block,
+    Declaration,
+    FunctionDefinition,
+    Lexeme,
+    Lexemes,
+    PreprocessorLine,
+    Statement,
+    closing_angle,
+    declarations,
+    written,
+)
 from ucutlass.emit.parts import Divided, NotServed
 from ucutlass.emit.text import Source
 
@@ -32,40 +42,23 @@ ARCH = "sm_90a"
 COLLECTIVES = "collective_builder"
 """In the names of headers that CUTLASS's collectives begin with."""
 
-_TOKEN = re.compile(
-    r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|\d[\w'.]*|[(){}\[\];]|^[ \t]*#[^\n]*",
-    re.DOTALL | re.MULTILINE,
-)
-_CLOSING = {"(": ")", "{": "}", "[": "]"}
-_SCOPE = re.compile(r"(inline\s+)?namespace\b|extern\s*\"C\"\s*$")
-_TYPE = re.compile(r"(template\s*<[^{}]*>\s*)?(struct|class|union)\b")
-_ALIGNMENT = re.compile(r"alignas\s*\([^)]*\)")
-_DEVICE = re.compile(r"\b(__device__|CUTLASS_DEVICE|CUTLASS_HOST_DEVICE|CUTE_DEVICE|CUTE_HOST_DEVICE)\b")
-_HOST = re.compile(r"\b(__host__|CUTLASS_HOST_DEVICE|CUTE_HOST_DEVICE)\b")
-_HOSTS_NAMES = re.compile(
-    r"\bPFN_|\bCU(?!tensorMap\b|TLASS|TE_)\w|\bcuda[A-Z]|\bcuuint|\bstd::(atomic|mutex|once_flag)\b"
-)
-_DEVICES_MEMORY = re.compile(r"__(device|shared|constant)__")
-_KERNEL_WORDS = re.compile(
-    r"__(global|grid_constant)__|__(launch_bounds|cluster_dims|maxnreg)__\s*\((?:[^()]|\([^()]*\))*\)"
-)
-_PARAMETERS = re.compile(r"\((?:[^()]|\([^()]*\))*\)\s*$")
-_KERNEL_HEAD = re.compile(r"^((?:template\b[^\n]*\n)?__global__[^{;]*)\{", re.MULTILINE)
-_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]+([\"<][^\">]+[\">]).*\n", re.MULTILINE)
-_HOSTS_HEADERS = re.compile(r"\"|<cuda/std/|<cuda_(fp|bf)")
-"""Of what the host's side includes, that which has no more than element types for it."""
+_OF_BOTH = frozenset(("CUTLASS_HOST_DEVICE", "CUTE_HOST_DEVICE"))
+_OF_DEVICE = frozenset(("__device__", "CUTLASS_DEVICE", "CUTE_DEVICE")) | _OF_BOTH
+_OF_HOST = frozenset(("__host__",)) | _OF_BOTH
+"""Words that say on which side a function is."""
 
+_DEVICES_MEMORY = frozenset(("__device__", "__shared__", "__constant__"))
+_HOSTS_LIBRARY = frozenset(("atomic", "mutex", "once_flag"))
+_DRIVER, _OF_NO_DRIVER = ("CU", "PFN_", "cuuint"), ("CUtensorMap", "CUTLASS", "CUTE_")
+"""How the names of the driver begin, and of those what the device has too."""
 
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """A declaration between `begin` and `end`; its head begins at `head`, its body, if any, with the brace at
-    `body`."""
+_KERNEL = "__global__"
+_KERNELS_WORDS = frozenset((_KERNEL, "__grid_constant__"))
+_KERNELS_ATTRIBUTES = frozenset(("__launch_bounds__", "__cluster_dims__", "__maxnreg__"))
+"""What a kernel's declaration has that no function of the host may have; attributes take arguments."""
 
-    kind: Literal["directive", "scope", "type", "function", "other"]
-    begin: int
-    head: int
-    body: int
-    end: int
+_DEVICES_HEADERS = ('"', "<cuda/std/", "<cuda_fp", "<cuda_bf")
+"""How the headers begin that have no more than element types for the host."""
 
 
 def divide(source: Source) -> Divided:
@@ -74,15 +67,15 @@ def divide(source: Source) -> Divided:
         raise NotServed(
             "only kernels for sm90a are built by NVRTC, and none of CUTLASS's collectives that no lean kernel serves"
         )
-    device, host = _side(source.code, "device"), _side(source.code, "host")
-    kernels = tuple(_kernels(device, host))
+    tree = declarations(source.code)
+    host = tuple(_side(tree, "host"))
+    kernels = tuple(_kernels(tree, host))
     namespace = f"{source.entry}_kernel"
     return Divided(
         source.entry,
-        f'#define UCC_KERNEL {namespace}\n#include "divided_device.h"\n{device}\nusing namespace {namespace};\n',
-        '#include "divided_host.h"\n'
-        + _INCLUDE.sub(lambda m: "" if _HOSTS_HEADERS.match(m[1]) else m[0], host)
-        + _registration(namespace, kernels),
+        f'#define UCC_KERNEL {namespace}\n#include "divided_device.h"\n{written(_side(tree, "device"))}\n'
+        f"using namespace {namespace};\n",
+        f'#include "divided_host.h"\n{written(host)}{_registration(namespace, kernels)}',
         kernels,
     )
 
@@ -90,116 +83,84 @@ def divide(source: Source) -> Divided:
 # --- the sides --------------------------------------------------------------------
 
 
-def _side(text: str, side: Side, begin: int = 0, end: int | None = None) -> str:
-    parts: list[str] = []
-    for item in _items(text, begin, len(text) if end is None else end):
-        match item.kind:
-            case "directive":
-                parts.append(text[item.begin : item.end])
-            case "scope" | "type":
-                close = _find(text, item.body + 1, "}")
-                inner = _side(text, side, item.body + 1, close)
-                parts += [text[item.begin : item.body + 1], inner, "\n", text[close : item.end]]
-            case "other":
-                words = text[item.head : item.end]
-                foreign = _HOSTS_NAMES if side == "device" else _DEVICES_MEMORY
-                parts += [] if foreign.search(words) else [text[item.begin : item.end]]
-            case "function":
-                parts.append(_function(text, item, side))
-    return "".join(parts)
+def _side(tree: Iterable[Declaration], side: Side) -> Iterator[Lexeme]:
+    """Yields the tokens of what is on a side."""
+    for declaration in tree:
+        match declaration:
+            case PreprocessorLine(line):
+                yield line if side == "device" or not _is_of_device(line) else Lexeme(line.space, "")
+            case Block(opening, members, closing):
+                yield from opening
+                yield from _side(members, side)
+                yield from closing
+            case Statement(tokens):
+                if not any(_is_foreign(token.text, side) for token in tokens):
+                    yield from tokens
+            case FunctionDefinition(head, body):
+                if side == "host" and _KERNEL in declaration.words:
+                    yield from _without_kernels_words(head)
+                    yield Lexeme(body[0].space, "{}\n")
+                elif side in _sides(declaration):
+                    yield from head
+                    yield from body
 
 
-def _function(text: str, item: _Item, side: Side) -> str:
-    head, whole = text[item.head : item.body], text[item.begin : item.end]
-    if "__global__" in head:
-        return (
-            whole
-            if side == "device"
-            else f"{text[item.begin : item.head]}{_KERNEL_WORDS.sub('', head)}{{}}\n"
-        )
-    on_device, on_host = _DEVICE.search(head) is not None, _HOST.search(head) is not None
-    if on_device == on_host and (on_device or re.search(r"\bconstexpr\b", head)):
-        return whole
-    return whole if on_device == (side == "device") else ""
+def _sides(function: FunctionDefinition) -> tuple[Side, ...]:
+    words = function.words
+    if _KERNEL in words:
+        return ("device",)
+    on_device, on_host = not words.isdisjoint(_OF_DEVICE), not words.isdisjoint(_OF_HOST)
+    if on_device == on_host:
+        return ("device", "host") if on_device or "constexpr" in words else ("host",)
+    return ("device",) if on_device else ("host",)
 
 
-def _items(text: str, at: int, end: int) -> Iterator[_Item]:
-    while True:
-        begin, at = at, _after_space(text, at)
-        if at >= end:
-            return
-        if text[at] == "#":
-            stop = text.find("\n", at)
-            while text[stop - 1] == "\\":
-                stop = text.find("\n", stop + 1)
-            yield _Item("directive", begin, at, at, stop + 1)
-            at = stop + 1
-            continue
-        body = _find(text, at, "{;")
-        head = re.sub(r"//[^\n]*", "", text[at:body]).strip()
-        if text[body] == ";":
-            item = _Item("other", begin, at, body, body + 1)
-        elif _SCOPE.match(head):
-            item = _Item("scope", begin, at, body, _find(text, body + 1, "}") + 1)
-        elif _TYPE.match(head) and "(" not in _ALIGNMENT.sub("", head):
-            item = _Item("type", begin, at, body, _find(text, body, ";") + 1)
-        elif head.startswith("enum") or _is_initialized(head):
-            item = _Item("other", begin, at, body, _find(text, body, ";") + 1)
+def _is_of_device(line: Lexeme) -> bool:
+    """Whether a line includes a header that only the device's side needs."""
+    directive, *words = line.text.removeprefix("#").split()
+    return directive == "include" and words[0].startswith(_DEVICES_HEADERS)
+
+
+def _is_foreign(word: str, side: Side) -> bool:
+    """Whether a word of a declaration that is no function keeps it from a side."""
+    if side == "host":
+        return word in _DEVICES_MEMORY
+    of_runtime = word.startswith("cuda") and word[4:5].isupper()
+    of_driver = word.startswith(_DRIVER) and not word.startswith(_OF_NO_DRIVER) and word != "CU"
+    return of_runtime or of_driver or word in _HOSTS_LIBRARY
+
+
+def _without_kernels_words(head: Lexemes) -> Iterator[Lexeme]:
+    depth, in_attribute = 0, False
+    for token in head:
+        if token.text in _KERNELS_WORDS or token.text in _KERNELS_ATTRIBUTES:
+            in_attribute = token.text in _KERNELS_ATTRIBUTES
+            yield Lexeme(token.space, "")
+        elif in_attribute:
+            depth += (token.text == "(") - (token.text == ")")
+            in_attribute = depth > 0
         else:
-            item = _Item("function", begin, at, body, _find(text, body + 1, "}") + 1)
-        yield item
-        at = item.end
-
-
-def _is_initialized(head: str) -> bool:
-    """Whether the brace after a head begins a variable's value: an equal sign stands outside of all brackets."""
-    depth = 0
-    for mark in re.findall(r"operator\s*[=<>!]+|[<>=!]=|[()\[\]<>=]", head):
-        depth += (mark in "([<") - (mark in ")]>")
-        if mark == "=" and depth == 0:
-            return True
-    return False
-
-
-def _after_space(text: str, at: int) -> int:
-    space = re.compile(r"(\s+|//[^\n]*\n?|/\*.*?\*/)*", re.DOTALL).match(text, at)
-    return at if space is None else space.end()
-
-
-def _find(text: str, at: int, marks: str) -> int:
-    """The place of the first of the marks outside of brackets, comments and strings."""
-    open_brackets: list[str] = []
-    for token in _TOKEN.finditer(text, at):
-        mark = token[0]
-        if not open_brackets and mark in marks:
-            return token.start()
-        if mark in _CLOSING:
-            open_brackets.append(_CLOSING[mark])
-        elif mark in (")", "}", "]") and (not open_brackets or open_brackets.pop() != mark):
-            break
-    raise NotServed(f"the brackets of an emitted file do not match after character {at}")
+            yield token
 
 
 # --- kernels ----------------------------------------------------------------------
 
 
-def _kernels(device: str, host: str) -> Iterator[str]:
+def _kernels(tree: Iterable[Declaration], host: Lexemes) -> Iterator[str]:
     """The names of the kernels; of a template, the instances that the host names."""
-    for head in _KERNEL_HEAD.findall(device):
-        name = re.findall(r"\w+", _PARAMETERS.sub("", head.strip()))[-1]
-        if head.startswith("template"):
-            yield from dict.fromkeys(_instances(host, name))
-        else:
-            yield name
+    for declaration in tree:
+        match declaration:
+            case Block(members=members):
+                yield from _kernels(members, host)
+            case FunctionDefinition(head) if _KERNEL in declaration.words:
+                is_template = head[0].text == "template"
+                yield from _instances(host, declaration.name) if is_template else (declaration.name,)
 
 
-def _instances(host: str, name: str) -> Iterator[str]:
-    for opening in re.finditer(rf"\b{name}<", host):
-        depth, at = 1, opening.end()
-        while depth:
-            depth += (host[at] == "<") - (host[at] == ">")
-            at += 1
-        yield host[opening.start() : at]
+def _instances(host: Lexemes, name: str) -> Iterable[str]:
+    """The template arguments that the host gives the name, each once."""
+    openings = (i + 1 for i, token in enumerate(host[:-1]) if token.text == name and host[i + 1].text == "<")
+    return dict.fromkeys(name + written(host[i : closing_angle(host, i) + 1]) for i in openings)
 
 
 def _registration(namespace: str, kernels: tuple[str, ...]) -> str:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
 
 from tests.emit.divided_kernels import KERNELS, source
+from ucutlass.emit.declarations import (
+    Block,
+    Declaration,
+    FunctionDefinition,
+    Lexeme,
+    PreprocessorLine,
+    Statement,
+    declarations,
+    written,
+)
 from ucutlass.emit.division import divide
 from ucutlass.emit.parts import NotServed
 from ucutlass.emit.text import Source
@@ -95,6 +106,29 @@ def test_other_kernels_are_not_served(source: Source) -> None:
 def test_brackets_that_do_not_match_are_refused(cut: str) -> None:
     with pytest.raises(NotServed, match="brackets"):
         divide(whole(FILE.replace(cut, "", 1)))
+
+
+def test_the_tree_of_declarations_has_the_whole_text() -> None:
+    def tokens(tree: Iterable[Declaration]) -> Iterator[Lexeme]:
+        for declaration in tree:
+            match declaration:
+                case PreprocessorLine(line):
+                    yield line
+                case Statement(words):
+                    yield from words
+                case FunctionDefinition(head, body):
+                    yield from (*head, *body)
+                case Block(opening, members, closing):
+                    yield from (*opening, *tokens(members), *closing)
+
+    assert bare(written(tokens(declarations(FILE)))) == bare(FILE)
+
+
+def test_kernels_are_found_however_their_heads_are_laid_out() -> None:
+    head = "  __global__ void\n  __launch_bounds__(kMost(1, 2)) __maxnreg__(64)\n  indented(\n    Params const p)\n"
+    sides = divide(whole(FILE.replace("int launch(", f"{head}  {{ load(&p.m); }}\nint launch(", 1)))
+    assert sides.kernels == ("plain", "many<Pass::kWhole, Pair<int, int>>", "indented")
+    assert "indented( Params const p) {}" in " ".join(sides.host.split())
 
 
 @pytest.mark.parametrize("name", KERNELS)
