@@ -60,70 +60,87 @@ class EpilogueSlot:
 def render(problem: ConvolutionProblem, schedule: DirectSchedule) -> str:
     """The code of a plan with a DirectSchedule, for `ucutlass.emit.text.finish`. Raises ValueError for a
     reduced result, or where taps slide along nothing."""
-    gemm = problem.gemm
     innermost = schedule.innermost
-    vector = schedule.width > 1
     modes = max(1, len(problem.batch))
     across = modes - 1 if innermost else across_mode(problem) if schedule.rows > 1 else -1
-    stride_a, stride_b = (
-        "kSame" if innermost else axis_stride(problem, w, vector) for w in (problem.a, problem.b)
-    )
-    moving = slide(problem, across) if schedule.taps else None
-    single = moving is not None and schedule.width == 1 and not innermost
-    lines = slide(problem, modes - 2) if schedule.items > 1 else None
-    if (schedule.taps and moving is None) or (schedule.items > 1 and lines is None):
-        raise ValueError("no window slides along the results")
-    wide = schedule.wide and lines is not None
-    checked = [f"p.{w}.data" for w, how in (("a", stride_a), ("b", stride_b)) if how == "kUnit"]
-    stored = _epilogue(problem, schedule, vector)
-    checked += [f"p.input{s.index}.data" for s in stored.inputs if s.unit]
-    checked += [f"p.output{s.index}.data" for s in stored.outputs if s.unit]
-    access_texts = tuple(
-        _with_steps(problem, operand, access_text, across)
-        for operand, access_text in zip((problem.a, problem.b), convolution.accesses(problem), strict=True)
-    )
+    stored = _epilogue(problem, schedule, schedule.width > 1)
     return text.render(
         "convolution/direct.cu.j2",
         includes=includes(INCLUDES),
         compute_type="tf32" if problem.compute_type == TF32 else "",
+        accumulator="int32_t" if problem.compute_type == S8 else "float",
         width=1 if innermost else schedule.width,
         rows=schedule.rows,
         threads=schedule.threads,
-        taps=schedule.taps,
         innermost=innermost,
-        whole=vector and bool(checked),
-        slide=moving,
-        slide_window=problem.a.windows.index(moving.axis) if moving else 0,
-        tap_extent=problem.k[moving.k] if moving else 0,
-        items=schedule.items,
-        item_taps=schedule.item_taps,
-        lines=lines,
-        lines_window=problem.a.windows.index(lines.axis) if lines else 0,
-        line_tap_extent=problem.k[lines.k] if lines else 0,
-        lead=-_first(problem, moving, schedule.taps) % schedule.width if wide and moving else 0,
-        phase=_phase(problem, moving, schedule.taps),
-        line_phase=_phase(problem, lines, schedule.item_taps),
-        wide=wide,
         axes=len(problem.a.axes),
-        across=across if across >= 0 else -1,
+        across=across,
         contracted=max(1, len(problem.k)),
+        contracted_extents=convolution.contracted(problem),
         batch_modes=modes,
-        accumulator="int32_t" if problem.compute_type == S8 else "float",
+        batch=[product(extent) for extent in problem.gemm.batch] or ["1"],
+        dims=problem.gemm.dims,
         arithmetic=stored.spell.text,
         coordinates=stored.spell.coordinates,
-        accesses=access_texts,
-        contracted_extents=convolution.contracted(problem),
-        stride_a="kUnit" if single else stride_a,  # loads one element without a branch
-        stride_b="kUnit" if single else stride_b,
-        unrolled=max(2 if single or not schedule.taps else 1, schedule.ahead),
-        shared_b=across < 0 or not moves(problem, problem.b, across),
         inputs=stored.inputs,
         outputs=stored.outputs,
         call=stored.call,
-        dims=gemm.dims,
-        batch=[product(extent) for extent in gemm.batch] or ["1"],
-        checks=checked,
+        **_loads(problem, schedule, stored, across),
+        **_slides(problem, schedule, across),
     )
+
+
+def _loads(
+    problem: ConvolutionProblem, schedule: DirectSchedule, stored: _Epilogue, across: int
+) -> dict[str, object]:
+    """How operands are read; `across`: the mode of results that a thread has in several rows, or -1."""
+    vector, innermost = schedule.width > 1, schedule.innermost
+    strides = tuple("kSame" if innermost else axis_stride(problem, w, vector) for w in (problem.a, problem.b))
+    checked = [f"p.{w}.data" for w, how in zip(("a", "b"), strides, strict=True) if how == "kUnit"]
+    checked += [f"p.input{s.index}.data" for s in stored.inputs if s.unit]
+    checked += [f"p.output{s.index}.data" for s in stored.outputs if s.unit]
+    single = bool(schedule.taps) and schedule.width == 1 and not innermost
+    if single:
+        strides = ("kUnit", "kUnit")  # loads one element without a branch
+    return {
+        "accesses": tuple(
+            _with_steps(problem, operand, access_text, across)
+            for operand, access_text in zip(
+                (problem.a, problem.b), convolution.accesses(problem), strict=True
+            )
+        ),
+        "stride_a": strides[0],
+        "stride_b": strides[1],
+        "shared_b": across < 0 or not moves(problem, problem.b, across),
+        "unrolled": max(2 if single or not schedule.taps else 1, schedule.ahead),
+        "whole": vector and bool(checked),
+        "checks": checked,
+    }
+
+
+def _slides(problem: ConvolutionProblem, schedule: DirectSchedule, across: int) -> dict[str, object]:
+    """The windows that slide along a thread's rows of results, and along its lines of them. Raises ValueError where
+    none does."""
+    moving = slide(problem, across) if schedule.taps else None
+    lines = slide(problem, max(1, len(problem.batch)) - 2) if schedule.items > 1 else None
+    if (schedule.taps and moving is None) or (schedule.items > 1 and lines is None):
+        raise ValueError("no window slides along the results")
+    wide = schedule.wide and lines is not None
+    return {
+        "taps": schedule.taps,
+        "slide": moving,
+        "slide_window": problem.a.windows.index(moving.axis) if moving else 0,
+        "tap_extent": problem.k[moving.k] if moving else 0,
+        "phase": _phase(problem, moving, schedule.taps),
+        "items": schedule.items,
+        "item_taps": schedule.item_taps,
+        "lines": lines,
+        "lines_window": problem.a.windows.index(lines.axis) if lines else 0,
+        "line_tap_extent": problem.k[lines.k] if lines else 0,
+        "line_phase": _phase(problem, lines, schedule.item_taps),
+        "wide": wide,
+        "lead": -_first(problem, moving, schedule.taps) % schedule.width if wide and moving else 0,
+    }
 
 
 def _first(problem: ConvolutionProblem, moving: Slide, taps: int) -> int:

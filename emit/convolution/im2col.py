@@ -117,75 +117,101 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
     if reason := check(problem, schedule):
         raise ValueError(reason)
     layout = layout_of(convolution.epilogue_gemm(problem), how)
-    stacked = problem.stacked
-    stores_sums = (how.phases == 1 or stacked > 1) and _stores_sums(problem, schedule, layout)
+    stores_sums = (how.phases == 1 or problem.stacked > 1) and _stores_sums(problem, schedule, layout)
     if schedule.halo and not stores_sums:
         raise ValueError("runs of rows are of results that are stored from registers")
-    if stacked > 1 and not stores_sums:
+    if problem.stacked > 1 and not stores_sums:
         raise ValueError("stacked columns are stored from registers alone")
     if stores_sums:
         layout = epilogue.EpilogueLayout(layout.contiguous_mode, 1)
-    apart = stacked == 1 and (how.phases > 1 or schedule.halo > 0)
     contiguous_mode = epilogue.layout(problem.gemm).contiguous_mode
+    apart = problem.stacked == 1 and (how.phases > 1 or schedule.halo > 0)
+    return text.render(
+        "convolution/im2col.cu.j2",
+        stage_rows=rows_staged(problem, schedule, contiguous_mode),
+        reduces_rows=_reduces_rows(problem),
+        stores_sums=stores_sums,
+        apart=apart,
+        pairs=_stores_pairs(how),
+        **_mainloop(problem, schedule),
+        **_operands(problem, schedule, how),
+        **_epilogue(problem, schedule, how, layout, apart, end_of_tiles(problem, schedule, contiguous_mode)),
+    )
+
+
+def _epilogue(
+    problem: ConvolutionProblem,
+    schedule: Im2colSchedule,
+    how: Im2col,
+    layout: epilogue.EpilogueLayout,
+    apart: bool,
+    end: int,
+) -> dict[str, object]:
+    """The variables of convolutions' epilogue; `apart`: of rows by a table, `end` as `hopper_values` takes it."""
     values = convolution.values(problem, layout, "int(row)" if apart else epilogue.ROW)
-    values |= hopper_values(problem, schedule, end_of_tiles(problem, schedule, contiguous_mode), values)
-    if stacked > 1:
-        values["n"] = f"{values['n']} * {stacked}"
+    values |= hopper_values(problem, schedule, end, values)
+    if problem.stacked > 1:
+        values["n"] = f"{values['n']} * {problem.stacked}"
     elif how.phases > 1:
         # Of a cluster, `shared` is the block's own share of the staged rows.
         own = " - 4 * staged(first_row % kStageRows, 0)" if schedule.split_k > 1 else ""
         values["scattered"] = f"row_table(shared{own})"
     if how.across:
         values["modifiers"] = ", 1, 1, 0, 1"
-    passes, row_bytes = problem.passes, schedule.part * problem.a.read.bytes
-    whole_group = deep(*schedule.tile[:2], schedule.groups, passes)
+    return values
+
+
+def _mainloop(problem: ConvolutionProblem, schedule: Im2colSchedule) -> dict[str, object]:
+    """How steps of K are divided among stages, groups of warps, and passes."""
+    passes, tile = problem.passes, schedule.tile
+    whole_group = deep(*tile[:2], schedule.groups, passes)
     halved = whole_group and passes == "tensor"
-    sums = schedule.tile[0] * schedule.tile[1] // schedule.groups
+    sums = tile[0] * tile[1] // schedule.groups
+    return {
+        "parts": tile[2] // schedule.part,
+        "deep": whole_group,
+        "consumer_registers": CONSUMER_REGISTERS.get(schedule.groups),
+        "split": passes == "tf32x3",
+        "in_f16": passes in IN_F16,
+        "f16x3": passes == "f16x3",
+        "parts_of_a": PARTS[passes][0],
+        "parts_of_b": PARTS[passes][1],
+        "range_blocks": RANGE_BLOCKS,
+        "chain": F16_CHAIN,
+        "split_k": schedule.split_k,
+        "halo": schedule.halo,
+        "runs": runs_of(schedule),
+        "halves": 2 if halved else 1,
+        "registers": tile[1] // (4 if halved else 2),
+        "groups_at_once": 2 if sums <= 4096 or (schedule.blocks == 1 and not whole_group) else 1,
+    }
+
+
+def _operands(problem: ConvolutionProblem, schedule: Im2colSchedule, how: Im2col) -> dict[str, object]:
+    """Where images and weights lie, and how TMA gathers them."""
+    row_bytes = schedule.part * problem.a.read.bytes
     b_dims = _b_dims(problem, how, schedule)
-    return text.render(
-        "convolution/im2col.cu.j2",
-        parts=schedule.tile[2] // schedule.part,
-        stage_rows=rows_staged(problem, schedule, contiguous_mode),
-        deep=whole_group,
-        consumer_registers=CONSUMER_REGISTERS.get(schedule.groups),
-        split=passes == "tf32x3",
-        in_f16=passes in IN_F16,
-        f16x3=passes == "f16x3",
-        parts_of_a=PARTS[passes][0],
-        parts_of_b=PARTS[passes][1],
-        range_blocks=RANGE_BLOCKS,
-        chain=F16_CHAIN,
-        split_k=schedule.split_k,
-        reduces_rows=_reduces_rows(problem),
-        stores_sums=stores_sums,
-        apart=apart,
-        halo=schedule.halo,
-        runs=runs_of(schedule),
-        stacked=stacked,
-        stack=stacked_weights(problem, how),
-        alone=alone(problem, how),
-        pairs=_stores_pairs(how),
-        a_elements=" * ".join(text.extent for text in convolution.layout(problem.a)),
-        b_elements=" * ".join(text.extent for text in convolution.layout(problem.b)),
-        halves=2 if halved else 1,
-        phases=how.phases,
-        windows=_space(problem, how),
-        registers=schedule.tile[1] // (4 if halved else 2),
-        across=how.across,
-        row_bytes=row_bytes,
-        swizzle_code=_SWIZZLE[row_bytes],
-        image=_image(problem, how),
-        images=_images(problem, how),
-        first_channel=_first_channel(problem, how),
-        channels=_channels(problem, how),
-        grouped=how.group is not None,
-        joined=_joined(problem, how),
-        a_dims=_a_dims(problem, how),
-        b_dims=b_dims,
-        b_rank=len(b_dims),
-        groups_at_once=2 if sums <= 4096 or (schedule.blocks == 1 and not whole_group) else 1,
-        **values,
-    )
+    return {
+        "stacked": problem.stacked,
+        "stack": stacked_weights(problem, how),
+        "alone": alone(problem, how),
+        "a_elements": " * ".join(text.extent for text in convolution.layout(problem.a)),
+        "b_elements": " * ".join(text.extent for text in convolution.layout(problem.b)),
+        "phases": how.phases,
+        "windows": _space(problem, how),
+        "across": how.across,
+        "row_bytes": row_bytes,
+        "swizzle_code": _SWIZZLE[row_bytes],
+        "image": _image(problem, how),
+        "images": _images(problem, how),
+        "first_channel": _first_channel(problem, how),
+        "channels": _channels(problem, how),
+        "grouped": how.group is not None,
+        "joined": _joined(problem, how),
+        "a_dims": _a_dims(problem, how),
+        "b_dims": b_dims,
+        "b_rank": len(b_dims),
+    }
 
 
 def hopper_values(

@@ -67,59 +67,17 @@ def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
         raise ValueError(how)
     if reason := check(problem, schedule):
         raise ValueError(reason)
-    layout = layout_of(problem, convolution.epilogue_gemm(problem), how)
-    spatial_axes = _spatial_axes(problem, how)
     run = f"e[{problem.a.axes[how.channel].extent}]" if how.fold is None else _run(problem, how)
-    own_columns = f"e[{problem.b.axes[how.columns[0]].extent}]"
     if how.joined:
-        run = f"kTileN / {own_columns} * {run}"
-    channel, contiguous_mode = (
-        problem.a.axes[how.channel].extent,
-        epilogue.layout(problem.gemm).contiguous_mode,
-    )
-    values = convolution.values(problem, layout, "int(row)")
-    end = end_of_tiles(problem, schedule, contiguous_mode)
-    values |= conv_sm90.hopper_values(problem, schedule, end, values)
-    if not how.k_major:
-        values["modifiers"] = ", 1, 1, 1, 1"
-    values["diagonal"] = ""
-    values["synchronous"] = problem.compute_type == TF32 and not how.k_major
-    values["row_columns"] = 128 // problem.b.read.bytes
-    values["stage_elements"] = "0"
-    rows = run if how.k_major else f"ceil_div({run}, kPart) * kPart"
-    values["m"] = " * ".join([*(r.taps for r in spatial_axes if r.batch is None), rows])
-    channels = conv_sm90.extent_of(problem.a, how.channel) if how.fold is None else run
-    if how.joined:
-        values["diagonal"] = f"n / int(p.{own_columns})"
-    if how.k_major and how.group is not None:
-        channels += f" * {conv_sm90.extent_of(problem.a, how.group)}"
+        run = f"kTileN / {_own_columns(problem, how)} * {run}"
     return text.render(
         "convolution/wgrad.cu.j2",
-        stage_rows=rows_staged(problem, schedule, contiguous_mode),
-        windows=spatial_axes,
+        windows=_spatial_axes(problem, how),
         registers=schedule.tile[1] // 2,
-        first_channel=_first(problem, how, conv_sm90.extent_of(problem.a, how.channel)),
-        first_column="int(tile.n)"
-        if how.joined
-        else f"{_first(problem, how, _columns(problem, how))} + int(tile.n)",
-        own_columns=own_columns,
-        padded_columns=conv_sm90.extent_of(problem.b, how.columns[0]),
-        padded_channels=conv_sm90.extent_of(problem.a, how.channel),
-        own_channels=f"e[{channel}]",
         k_major=how.k_major,
         word=schedule.word,
         tf32_lines=problem.compute_type == TF32 and schedule.word > 0,
         positions=" * ".join(conv_sm90.extent_of(problem.a, i) for i in how.positions),
-        channels=channels,
-        channels_real=run,
-        fold=None
-        if how.fold is None
-        else FoldedRowsText(
-            conv_sm90.extent_of(problem.a, how.channel), f"e[{channel}]", _stride(problem, how.fold.tap_dim)
-        ),
-        channel_row=_stride(problem, channel),
-        columns=_columns(problem, how)
-        + ("" if how.group_b is None else f" * {conv_sm90.extent_of(problem.b, how.group_b)}"),
         images="1" if how.image is None else f"e[{problem.a.axes[how.image].extent}]",
         a_dims=() if how.k_major else _a_dims(problem, how),
         b_rank=3 if how.k_major else 2,
@@ -129,8 +87,73 @@ def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
         groups_at_once=1,
         halves=1,
         deep=False,
-        **values,
+        **_channels(problem, how, run),
+        **_column_texts(problem, how),
+        **_epilogue(problem, schedule, how, run),
     )
+
+
+def _epilogue(
+    problem: ConvolutionProblem, schedule: WgradSchedule, how: WgradAccess, run: str
+) -> dict[str, object]:
+    """The variables of convolutions' epilogue, whose rows are `run` channels at each tap."""
+    contiguous_mode = epilogue.layout(problem.gemm).contiguous_mode
+    values = convolution.values(
+        problem, layout_of(problem, convolution.epilogue_gemm(problem), how), "int(row)"
+    )
+    end = end_of_tiles(problem, schedule, contiguous_mode)
+    values |= conv_sm90.hopper_values(problem, schedule, end, values)
+    if not how.k_major:
+        values["modifiers"] = ", 1, 1, 1, 1"
+    rows = run if how.k_major else f"ceil_div({run}, kPart) * kPart"
+    taps = [axis.taps for axis in _spatial_axes(problem, how) if axis.batch is None]
+    return values | {
+        "stage_rows": rows_staged(problem, schedule, contiguous_mode),
+        "diagonal": f"n / int(p.{_own_columns(problem, how)})" if how.joined else "",
+        "synchronous": problem.compute_type == TF32 and not how.k_major,
+        "row_columns": 128 // problem.b.read.bytes,
+        "stage_elements": "0",
+        "m": " * ".join([*taps, rows]),
+    }
+
+
+def _channels(problem: ConvolutionProblem, how: WgradAccess, run: str) -> dict[str, object]:
+    """The channels of images, of which a row of results has `run`."""
+    channel = problem.a.axes[how.channel].extent
+    extent = conv_sm90.extent_of(problem.a, how.channel)
+    channels = extent if how.fold is None else run
+    if how.k_major and how.group is not None:
+        channels += f" * {conv_sm90.extent_of(problem.a, how.group)}"
+    fold = how.fold
+    return {
+        "first_channel": _first(problem, how, extent),
+        "padded_channels": extent,
+        "own_channels": f"e[{channel}]",
+        "channels": channels,
+        "channels_real": run,
+        "channel_row": _stride(problem, channel),
+        "fold": None
+        if fold is None
+        else FoldedRowsText(extent, f"e[{channel}]", _stride(problem, fold.tap_dim)),
+    }
+
+
+def _own_columns(problem: ConvolutionProblem, how: WgradAccess) -> str:
+    """The channels of a group of results."""
+    return f"e[{problem.b.axes[how.columns[0]].extent}]"
+
+
+def _column_texts(problem: ConvolutionProblem, how: WgradAccess) -> dict[str, object]:
+    """The channels of results, which are the columns."""
+    columns = _columns(problem, how)
+    groups = "" if how.group_b is None else f" * {conv_sm90.extent_of(problem.b, how.group_b)}"
+    first = "int(tile.n)" if how.joined else f"{_first(problem, how, columns)} + int(tile.n)"
+    return {
+        "first_column": first,
+        "own_columns": _own_columns(problem, how),
+        "padded_columns": conv_sm90.extent_of(problem.b, how.columns[0]),
+        "columns": columns + groups,
+    }
 
 
 def check(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:

@@ -15,10 +15,9 @@ from types import MappingProxyType
 
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
-from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm import sm90 as gemm_sm90
 from ucutlass.emit.gemm.arithmetic_unit import KERNEL_NAME, ROUNDED, arithmetic_text, declaration
-from ucutlass.emit.gemm.lean_epilogue import EpilogueTensor, StoredResult, call, slots
+from ucutlass.emit.gemm.lean_epilogue import EpilogueTensor, StoredResult, call, slots, stored_results
 from ucutlass.emit.gemm.lean_f16 import LINE as F16_LINE
 from ucutlass.emit.gemm.lean_f16 import ROWS as F16_ROWS
 from ucutlass.emit.gemm.lean_f16 import VECTOR as F16_VECTOR
@@ -286,81 +285,161 @@ def _accesses(problem: GemmProblem) -> tuple[Access, ...]:
     return (*problem.inputs, *(o.access for o in problem.outputs if isinstance(o, Store)))
 
 
+@dataclass(frozen=True, slots=True)
+class _MainLoop:
+    """How the operands of `problem` come to be multiplied; `multiplied` has the elements that wgmma takes, `a` and `b` are its
+    operands."""
+
+    problem: GemmProblem
+    schedule: Sm90Schedule
+    multiplied: GemmProblem
+    a: SharedOperand
+    b: SharedOperand
+
+    @property
+    def groups(self) -> int:
+        return 2 if self.schedule.warps == "cooperative" else 1
+
+    @property
+    def atoms(self) -> int:
+        """Those of 64 rows that a warp group has."""
+        return self.schedule.tile[0] // (64 * self.groups)
+
+    @property
+    def registers(self) -> int:
+        """Accumulators of a thread."""
+        return self.atoms * self.schedule.tile[1] // 2
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether TMA loads both parts of each operand."""
+        return self.schedule.math == "tf32x3"
+
+    @property
+    def in_registers(self) -> bool:
+        """Whether A is split in registers."""
+        return self.schedule.math in REGISTER_MATHS
+
+    @property
+    def fused(self) -> bool:
+        """Whether B is split in shared memory too."""
+        return self.schedule.math == "tf32x3_fused"
+
+    @property
+    def in_f16(self) -> bool:
+        return self.schedule.math == "f16x3"
+
+    @property
+    def a_through_registers(self) -> bool:
+        return self.problem.compute_type == TF32 and self.a.inner == "mn"
+
+    @property
+    def loaded(self) -> tuple[SharedOperand, ...]:
+        """The operands that TMA loads."""
+        a, b = self.a, self.b
+        if self.in_parts or self.in_f16:
+            return a, b, small(a), small(b)
+        if self.in_registers and not self.fused:
+            return a, b, small(b)
+        turned = self.fused and self.problem.b.k[0] != ()
+        return a, turned_operand(self.problem, self.schedule, self.groups) if turned else b
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """What a launch of its own splits."""
+        if self.in_parts:
+            return splits(self.problem, self.a, self.b)
+        return split_b(self.problem, self.a, self.b) if self.in_registers and not self.fused else ()
+
+    @property
+    def split_here(self) -> tuple[SharedOperand, ...]:
+        """Where the kernel writes the parts of B: big ones where B lay, if that was contiguous along K."""
+        if not self.fused:
+            return ()
+        big = (replace(self.b, name="b_big"),) if self.problem.b.k[0] != () else ()
+        return (*big, small(self.b))
+
+    @property
+    def k_chains(self) -> int:
+        """The sums of a step of K that begin anew."""
+        steps = len(self.a.instruction_steps)
+        return steps // F32_CHAIN if (self.in_parts or self.in_registers) and steps % F32_CHAIN == 0 else 1
+
+    @property
+    def chain(self) -> int:
+        """Instructions along K of such a sum."""
+        return len(self.a.instruction_steps) // self.k_chains
+
+    @property
+    def chain_steps(self) -> tuple[int, int] | None:
+        if not self.in_parts or self.k_chains == 1:
+            return None
+        return self.a.instruction_steps[F32_CHAIN], self.b.instruction_steps[F32_CHAIN]
+
+    def instructions(self, columns: int) -> tuple[Instruction, ...]:
+        """Of as many columns at a time; none where A passes through registers, which the template multiplies."""
+        if self.in_registers or self.a_through_registers:
+            return ()
+        terms = passes(self.schedule)
+        return tuple(instructions(self.a, self.b, self.atoms, columns, terms, slice(self.chain)))
+
+    def big_instructions(self, columns: int) -> tuple[Instruction, ...]:
+        return tuple(instructions(self.a, self.b, self.atoms, columns)) if self.in_parts else ()
+
+    def cross_instructions(self, columns: int) -> tuple[Instruction, ...]:
+        if not (self.in_parts or self.in_f16):
+            return ()
+        return tuple(instructions(self.a, self.b, self.atoms, columns, CROSS))
+
+    def loads_ahead(self, reduces: bool) -> bool:
+        """Whether registers hold the parts of A of the next turn beside those of this one."""
+        most = _MOST_BESIDE if reduces or self.fused else _MOST_AHEAD
+        return self.in_registers and self.atoms == 1 and 2 * (self.registers + _TURN) <= most
+
+
 def _layout(
     plan: GemmPlan, problem: GemmProblem, schedule: Sm90Schedule, operation: ArithmeticText
 ) -> LeanLayout:
-    groups = 2 if schedule.warps == "cooperative" else 1
-    tile_m, tile_n, _ = schedule.tile
-    multiplied_problem = multipliers(problem, schedule.math)
-    in_f16 = schedule.math == "f16x3"
-    a, b = operands(multiplied_problem, schedule, groups)
-    in_parts, in_registers = schedule.math == "tf32x3", schedule.math in REGISTER_MATHS
-    fused = schedule.math == "tf32x3_fused"
-    raw = turned_operand(problem, schedule, groups) if fused and problem.b.k[0] != () else b
-    through_registers = problem.compute_type == TF32 and a.inner == "mn"
-    loaded = (
-        (a, b, small(a), small(b))
-        if in_parts or in_f16
-        else (a, b, small(b))
-        if in_registers and not fused
-        else (a, raw)
-    )
-    atoms = tile_m // (64 * groups)
+    loop = _main_loop(problem, schedule)
+    a, b, atoms, registers = loop.a, loop.b, loop.atoms, loop.registers
     inputs, outputs = slots(plan, problem, schedule)
     reduced = combines(problem, schedule, operation)
     epilogue = lean_epilogue(problem, plan.routes, schedule)
     if epilogue is None:
         raise NotServed("shared memory, which it uses less sparingly")
-    results = [
-        StoredResult(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
-        for slot, kind in zip(outputs, operation.outputs, strict=True)
-        if slot.shape != "reduced"
-    ]
     accumulate = "s32" if problem.compute_type.kind == "int" else "f32"
-    types = (TYPES[multiplied(multiplied_problem, operand).name] for operand in (problem.a, problem.b))
-    terms, registers = passes(schedule), atoms * tile_n // 2
-    promoted = promotion(multiplied_problem, schedule)
+    types = (TYPES[multiplied(loop.multiplied, operand).name] for operand in (problem.a, problem.b))
+    promoted = promotion(loop.multiplied, schedule)
     count = parts(schedule, promoted, registers)
-    columns = tile_n // count
-    steps = len(a.instruction_steps)
-    k_chains = steps // F32_CHAIN if (in_parts or in_registers) and steps % F32_CHAIN == 0 else 1
-    halved = in_parts and k_chains > 1
+    columns = schedule.tile[1] // count
     return LeanLayout(
         a=a,
         b=b,
-        loaded=loaded,
-        rest=(rest(a), rest(b)) if in_f16 else (),
-        split_here=_split_here(problem, b) if fused else (),
-        splits=splits(problem, a, b)
-        if in_parts
-        else split_b(problem, a, b)
-        if in_registers and not fused
-        else (),
-        f16_parts=parts_of(problem, a, b) if in_f16 else (),
-        a_in_registers=in_registers,
-        ahead=in_registers
-        and atoms == 1
-        and 2 * (registers + _TURN) <= (_MOST_BESIDE if reduced or fused else _MOST_AHEAD),
-        a_through_registers=through_registers,
+        loaded=loop.loaded,
+        rest=(rest(a), rest(b)) if loop.in_f16 else (),
+        split_here=loop.split_here,
+        splits=loop.splits,
+        f16_parts=parts_of(problem, a, b) if loop.in_f16 else (),
+        a_in_registers=loop.in_registers,
+        ahead=loop.loads_ahead(bool(reduced)),
+        a_through_registers=loop.a_through_registers,
         portion=math.gcd(schedule.tile[2] // 8, max(1, 4 // atoms)),
-        instruction_k=32 // multiplied_problem.compute_type.bytes,
+        instruction_k=32 // loop.multiplied.compute_type.bytes,
         types=".".join((accumulate, *types)),
-        modifiers=modifiers(multiplied_problem, a, b),
+        modifiers=modifiers(loop.multiplied, a, b),
         constraint="r" if accumulate == "s32" else "f",
-        instructions=()
-        if in_registers or through_registers
-        else tuple(instructions(a, b, atoms, columns, terms, slice(steps // k_chains))),
-        big_instructions=tuple(instructions(a, b, atoms, columns)) if in_parts else (),
-        cross_instructions=tuple(instructions(a, b, atoms, columns, CROSS)) if in_parts or in_f16 else (),
-        chains=tuple(chains(a, b, atoms, columns)) if in_f16 else (),
-        chain=steps // k_chains,
-        k_chains=k_chains,
-        chain_steps=(a.instruction_steps[F32_CHAIN], b.instruction_steps[F32_CHAIN]) if halved else None,
+        instructions=loop.instructions(columns),
+        big_instructions=loop.big_instructions(columns),
+        cross_instructions=loop.cross_instructions(columns),
+        chains=tuple(chains(a, b, atoms, columns)) if loop.in_f16 else (),
+        chain=loop.chain,
+        k_chains=loop.k_chains,
+        chain_steps=loop.chain_steps,
         promotion=promoted,
         parts=count,
         part_step=part_step(b, columns),
         turn=turn(schedule, promoted, registers, atoms),
-        warp_groups=groups,
+        warp_groups=loop.groups,
         scheduler_bytes=_SCHEDULER_BYTES[schedule.scheduler],
         stream_k=schedule.scheduler == "stream_k",
         cluster_k=schedule.scheduler == "cluster_k",
@@ -369,11 +448,17 @@ def _layout(
         load_stages=epilogue.load_stages,
         inputs=tuple(inputs),
         written=tuple(outputs),
-        outputs=tuple(results),
+        outputs=stored_results(outputs, operation),
         combines=reduced,
         reads_coordinates=operation.coordinates,
         call=call(operation, inputs),
     )
+
+
+def _main_loop(problem: GemmProblem, schedule: Sm90Schedule) -> _MainLoop:
+    factors = multipliers(problem, schedule.math)
+    a, b = operands(factors, schedule, 2 if schedule.warps == "cooperative" else 1)
+    return _MainLoop(problem, schedule, factors, a, b)
 
 
 _TURN = 32
@@ -382,12 +467,6 @@ _TURN = 32
 _MOST_AHEAD, _MOST_BESIDE = 192, 176
 """Those with two sets of accumulators and the parts of two turns, and where the epilogue reduces or B is split here:
 ptxas 13.0 keeps them, but for six bytes beside stream-K of 128 columns, outside of the loop."""
-
-
-def _split_here(problem: GemmProblem, b: SharedOperand) -> tuple[SharedOperand, ...]:
-    """Where the kernel writes the parts of B: big ones where B lay, if that was contiguous along K."""
-    big = (replace(b, name="b_big"),) if problem.b.k[0] != () else ()
-    return (*big, small(b))
 
 
 @dataclass(frozen=True, slots=True)

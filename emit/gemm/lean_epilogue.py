@@ -3,6 +3,7 @@ it goes through a tile says `ucutlass.kernels.gemm.smem.lean_epilogue`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ucutlass.emit.arithmetic import ArithmeticText
@@ -73,6 +74,15 @@ class StoredResult:
     element: str
     scalar: str
     scalar_array: str
+
+
+def stored_results(slots: Sequence[EpilogueTensor], operation: ArithmeticText) -> tuple[StoredResult, ...]:
+    """Of the slots of all results, those of results that are stored element by element."""
+    return tuple(
+        StoredResult(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
+        for slot, kind in zip(slots, operation.outputs, strict=True)
+        if slot.shape != "reduced"
+    )
 
 
 def slots(

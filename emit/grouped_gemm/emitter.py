@@ -17,7 +17,7 @@ from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm import sm90 as gemm_sm90
 from ucutlass.emit.gemm.lean import TMA_TF32, TMA_TYPES, TensorMap, tensor_map
-from ucutlass.emit.gemm.lean_epilogue import EpilogueTensor, StoredResult
+from ucutlass.emit.gemm.lean_epilogue import EpilogueTensor, StoredResult, stored_results
 from ucutlass.emit.gemm.lean_mainloop import (
     TYPES,
     WIDEST,
@@ -135,31 +135,10 @@ def _layout(
 ) -> GroupedGemmLayout:
     gemm, groups = problem.gemm, 2 if schedule.warps == "cooperative" else 1
     tile_m, tile_n, _ = schedule.tile
-    pairs = schedule.cluster == (2, 1)
-
-    def shared(cluster: tuple[int, int]) -> tuple[SharedOperand, SharedOperand]:
-        as_gemm = Sm90Schedule(schedule.tile, cluster, schedule.stages, _as_gemm(schedule), "persistent")
-        return operands(gemm, as_gemm, groups)
-
-    # A pair of blocks shares either operand: each is loaded in halves.
-    a, first = (shared((1, 2))[0], shared((2, 1))[1]) if pairs else shared(schedule.cluster)
-    if problem.converts:
-        slices = (1, 2) if pairs else schedule.cluster
-        a = _narrow(gemm, replace(schedule, cluster=slices), groups, len(first.instruction_steps))
-    rights = [replace(first, name="b0")]
-    if problem.second is not None:
-        rights.append(replace(first, name="b1", access=problem.second))
+    a, first = _operands(problem, schedule, groups)
+    second = () if problem.second is None else (replace(first, name="b1", access=problem.second),)
     width, atoms = tile_n * problem.products, tile_m // (64 * groups)
-    slots = [
-        EpilogueTensor(
-            f"out{j}",
-            o.access,
-            element(o.access.elem),
-            "box" if stored_in_boxes(problem, o.access) else "direct",
-            False,
-        )
-        for j, o in enumerate(gemm.outputs)
-    ]
+    slots = tuple(_result(problem, j, o.access) for j, o in enumerate(gemm.outputs))
     boxes = tuple(slot for slot in slots if slot.shape == "box")
     every = tuple(instructions(a, first, atoms, width))
     columns, buffers = steps(problem, schedule)
@@ -168,7 +147,7 @@ def _layout(
     return GroupedGemmLayout(
         products=problem.products,
         ragged=problem.ragged.mode if problem.ragged else "",
-        pairs=pairs,
+        pairs=schedule.cluster == PAIR,
         warp_groups=groups,
         slices=2 if schedule.warps == "sliced" else 1,
         width=width,
@@ -176,7 +155,7 @@ def _layout(
         buffers=buffers,
         shared_bytes=SHARED_BYTES,
         a=a,
-        b=tuple(rights),
+        b=(replace(first, name="b0"), *second),
         instruction_k=32 // gemm.compute_type.bytes,
         types=f"{'s32' if integer else 'f32'}.{compute_type}.{compute_type}",
         modifiers=_modifiers(problem, a, first),
@@ -191,12 +170,35 @@ def _layout(
         inputs=inputs,
         boxes=boxes,
         direct_outputs=tuple(slot for slot in slots if slot.shape == "direct"),
-        outputs=tuple(
-            StoredResult(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
-            for slot, kind in zip(slots, operation.outputs, strict=True)
-        ),
+        outputs=stored_results(slots, operation),
         call=_call(operation, inputs, problem.products),
     )
+
+
+PAIR = (2, 1)
+"""The cluster of which either operand is loaded in halves, one by each of its blocks."""
+
+
+def _operands(
+    problem: GroupedGemmProblem, schedule: WgmmaSchedule, groups: int
+) -> tuple[SharedOperand, SharedOperand]:
+    """The left operand, and the first right one, in shared memory."""
+    gemm, pairs = problem.gemm, schedule.cluster == PAIR
+
+    def shared(cluster: tuple[int, int]) -> tuple[SharedOperand, SharedOperand]:
+        as_gemm = Sm90Schedule(schedule.tile, cluster, schedule.stages, _as_gemm(schedule), "persistent")
+        return operands(gemm, as_gemm, groups)
+
+    a, first = (shared((1, 2))[0], shared((2, 1))[1]) if pairs else shared(schedule.cluster)
+    if problem.converts:
+        slices = (1, 2) if pairs else schedule.cluster
+        a = _narrow(gemm, replace(schedule, cluster=slices), groups, len(first.instruction_steps))
+    return a, first
+
+
+def _result(problem: GroupedGemmProblem, number: int, access: Access) -> EpilogueTensor:
+    shape = "box" if stored_in_boxes(problem, access) else "direct"
+    return EpilogueTensor(f"out{number}", access, element(access.elem), shape, False)
 
 
 def _as_gemm(schedule: WgmmaSchedule) -> Literal["pingpong", "cooperative"]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
-from ucutlass.emit.gemm.lean_epilogue import EpilogueTensor, StoredResult
+from ucutlass.emit.gemm.lean_epilogue import EpilogueTensor, StoredResult, stored_results
 from ucutlass.emit.gemm.sm90_epilogue import element, extent
 from ucutlass.emit.grouped_gemm.scales import ScaleSlot, factors_of
 from ucutlass.emit.text import render as template
@@ -84,10 +84,6 @@ def _layout(problem: GroupedGemmProblem, operation: ArithmeticText) -> SimtLayou
         EpilogueTensor(f"out{j}", o.access, element(o.access.elem), "direct", False)
         for j, o in enumerate(gemm.outputs)
     )
-    outputs = tuple(
-        StoredResult(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
-        for slot, kind in zip(results, operation.outputs, strict=True)
-    )
     return SimtLayout(
         products=problem.products,
         ragged=problem.ragged.mode if problem.ragged else "",
@@ -96,7 +92,7 @@ def _layout(problem: GroupedGemmProblem, operation: ArithmeticText) -> SimtLayou
         factors=factors_of(problem.scaled),
         inputs=inputs,
         results=results,
-        outputs=outputs,
+        outputs=stored_results(results, operation),
         call=_call(operation, inputs, problem),
     )
 

@@ -57,71 +57,90 @@ class Reducer:
 
     def passes(self, i: int, reduction: RowReduce, x: str, names: LocalNames) -> Passes:
         """How a chunk's elements, each called x, enter reduction i."""
-        across = self.plan.problem.across
-        lane, count = ("0", "1") if across else ("v", "kVector")
-        part, lanes = f"part{i}[{lane}]", f"for (int l = 0; l < {count}; ++l)"
-        pairs = self._pairs(reduction.arg, names)
+        match reduction.op:
+            case "logsumexp":
+                return self._logsumexp(i, x, self._pairs(reduction.arg, names))
+            case "moments":
+                return self._moments(i, x)
+            case "argmax" | "argmin":
+                return self._arg_extreme(i, reduction, x)
+            case _:
+                return Passes((f"r{i}[{self._lane}].add({x});",))
+
+    @property
+    def _lane(self) -> str:
+        return "0" if self.plan.problem.across else "v"
+
+    @property
+    def _count_of_lanes(self) -> str:
+        return "1" if self.plan.problem.across else "kVector"
+
+    @property
+    def _lanes(self) -> str:
+        return f"for (int l = 0; l < {self._count_of_lanes}; ++l)"
+
+    def _logsumexp(self, i: int, x: str, pairs: str | None) -> Passes:
+        """The largest element first, then exponentials of what is less than it, which are kept where they are read again."""
+        part, declared = f"part{i}[{self._lane}]", f"LogSumExp part{i}[{self._count_of_lanes}];"
+        first = (f"{part}.largest = extreme<true>({part}.largest, {x});",)
         largest = f"{part}.largest = extreme<true>({part}.largest, largest_of({pairs}));"
         vectors = (largest,) if pairs is not None else ()
-        merged = (f"{lanes} r{i}[l].merge(part{i}[l]);",)
-        match reduction.op:
-            case "logsumexp" if i in self.loader.writer.kept_reductions():
-                return Passes(
-                    (f"{part}.largest = extreme<true>({part}.largest, {x});",),
-                    (f"LogSumExp part{i}[{count}];",),
-                    second=(
-                        f"kept{i}[i][v] = exponential({x}, pivot({part}.largest));",
-                        f"{part}.about += kept{i}[i][v];",
-                    ),
-                    ends=(f"top{i} = {part}.largest;", *merged),
-                    vectors=vectors,
-                )
-            case "logsumexp":
-                return Passes(
-                    (f"{part}.largest = extreme<true>({part}.largest, {x});",),
-                    (f"LogSumExp part{i}[{count}];", f"{lanes} part{i}[l].largest = r{i}[l].largest;"),
-                    second=(f"{part}.about += exponential({x}, pivot({part}.largest));",),
-                    ends=(f"{lanes} r{i}[l].extend(part{i}[l]);",),
-                    vectors=vectors,
-                )
-            case "moments":
-                delta = f"float const delta{i} = {x} - {part}.mean;"
-                each = f"{lanes} part{i}[l].count += {'float(kVector)' if across else '1.0f'};"
-                return Passes(
-                    (f"{part}.mean += {x};",),
-                    (f"Moments part{i}[{count}];",),
-                    (each,),
-                    (f"{lanes} part{i}[l].mean /= fmaxf(part{i}[l].count, 1.0f);",),
-                    (delta, f"{part}.squares = fmaf(delta{i}, delta{i}, {part}.squares);"),
-                    merged,
-                )
-            case "argmax" | "argmin":
-                # The extreme first, then where it stands: the last that is met, backwards, is the first.
-                code = "i * kVector + v" if across else "i"
-                largest = "true" if reduction.op == "argmax" else "false"
-                kind = CPP[reduction.kind]
-                return Passes(
-                    (f"{part}.add({x});",),
-                    (
-                        f"Extreme<{kind}, {largest}> part{i}[{count}];",
-                        f"int index{i}[{count}];",
-                        f"{lanes} index{i}[l] = -1;",
-                    ),
-                    second=(f"if (is_extreme({x}, {part}.value)) index{i}[{lane}] = {code};",),
-                    backwards=True,
-                    ends=(
-                        f"{lanes} {{",
-                        f"if (index{i}[l] >= 0) {{",
-                        *self._place(f"index{i}[l]"),
-                        f"ArgExtreme<{kind}, {largest}> candidate;",
-                        f"candidate.best = part{i}[l].value, candidate.value = {self._count()};",
-                        f"r{i}[l].merge(candidate);",
-                        "}",
-                        "}",
-                    ),
-                )
-            case _:
-                return Passes((f"r{i}[{lane}].add({x});",))
+        if i in self.loader.writer.kept_reductions():
+            exponential = f"kept{i}[i][v] = exponential({x}, pivot({part}.largest));"
+            return Passes(
+                first,
+                (declared,),
+                second=(exponential, f"{part}.about += kept{i}[i][v];"),
+                ends=(f"top{i} = {part}.largest;", f"{self._lanes} r{i}[l].merge(part{i}[l]);"),
+                vectors=vectors,
+            )
+        return Passes(
+            first,
+            (declared, f"{self._lanes} part{i}[l].largest = r{i}[l].largest;"),
+            second=(f"{part}.about += exponential({x}, pivot({part}.largest));",),
+            ends=(f"{self._lanes} r{i}[l].extend(part{i}[l]);",),
+            vectors=vectors,
+        )
+
+    def _moments(self, i: int, x: str) -> Passes:
+        """The mean first, then the squares of what elements differ by from it."""
+        part, delta = f"part{i}[{self._lane}]", f"float const delta{i} = {x} - part{i}[{self._lane}].mean;"
+        elements = "float(kVector)" if self.plan.problem.across else "1.0f"
+        return Passes(
+            (f"{part}.mean += {x};",),
+            (f"Moments part{i}[{self._count_of_lanes}];",),
+            (f"{self._lanes} part{i}[l].count += {elements};",),
+            (f"{self._lanes} part{i}[l].mean /= fmaxf(part{i}[l].count, 1.0f);",),
+            (delta, f"{part}.squares = fmaf(delta{i}, delta{i}, {part}.squares);"),
+            (f"{self._lanes} r{i}[l].merge(part{i}[l]);",),
+        )
+
+    def _arg_extreme(self, i: int, reduction: RowReduce, x: str) -> Passes:
+        """The extreme first, then where it stands: the last that is met, backwards, is the first."""
+        part, lanes = f"part{i}[{self._lane}]", self._lanes
+        code = "i * kVector + v" if self.plan.problem.across else "i"
+        largest = "true" if reduction.op == "argmax" else "false"
+        kind = CPP[reduction.kind]
+        return Passes(
+            (f"{part}.add({x});",),
+            (
+                f"Extreme<{kind}, {largest}> part{i}[{self._count_of_lanes}];",
+                f"int index{i}[{self._count_of_lanes}];",
+                f"{lanes} index{i}[l] = -1;",
+            ),
+            second=(f"if (is_extreme({x}, {part}.value)) index{i}[{self._lane}] = {code};",),
+            backwards=True,
+            ends=(
+                f"{lanes} {{",
+                f"if (index{i}[l] >= 0) {{",
+                *self._place(f"index{i}[l]"),
+                f"ArgExtreme<{kind}, {largest}> candidate;",
+                f"candidate.best = part{i}[l].value, candidate.value = {self._count()};",
+                f"r{i}[l].merge(candidate);",
+                "}",
+                "}",
+            ),
+        )
 
     def _pairs(self, value: int, names: LocalNames) -> str | None:
         """Where an item's vector of 16-bit floats lies that are the value themselves; None where it is anything else."""
