@@ -21,7 +21,7 @@ from ucutlass.emit import Source
 from ucutlass.ir.hardware import ARCHES, DEVICES
 from ucutlass.kernels.gemm.plan import LaunchParameters
 from ucutlass.kernels.planned import Planned
-from ucutlass.kernels.reduction.cost import measure
+from ucutlass.kernels.reduction.cost import VectorRows, measure
 from ucutlass.kernels.reduction.cost_held import held_schedules, held_seconds
 from ucutlass.kernels.reduction.plan import ReductionPlan, ReductionSchedule
 from ucutlass.runtime import isolation
@@ -169,10 +169,8 @@ def test_memory_bounds_what_rows_in_shared_memory_take() -> None:
     planned = planned_source(SOFTMAX, "", T=1342, D=100_008)[0]
     assert isinstance(planned.plan, ReductionPlan)
     extent = measure(planned.plan.problem, planned.sizes)
-    seconds = {
-        (s.threads, s.cluster, s.blocks): held_seconds(planned.plan.problem, s, extent, DEVICES["H100-SXM"])
-        for s in held_schedules(planned.plan.problem, 12_501, 8, ARCHES["sm90a"], False)
-    }
+    rows = VectorRows(planned.plan.problem, extent, 8, ARCHES["sm90a"], DEVICES["H100-SXM"])
+    seconds = {(s.threads, s.cluster, s.blocks): held_seconds(rows, s) for s in held_schedules(rows)}
     copy = extent.bytes / DEVICES["H100-SXM"].bandwidth
     assert copy < min(seconds.values()) < 1.4 * copy
     assert seconds[512, 16, 2] > 1.6 * seconds[512, 2, 1]

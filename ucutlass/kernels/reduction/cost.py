@@ -31,6 +31,24 @@ class Extent:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class VectorRows:
+    """The rows of a problem on a device, read by vectors of `vector` elements, which with `straddle` may straddle the ends
+    of rows."""
+
+    problem: ReductionProblem
+    extent: Extent
+    vector: int
+    arch: Arch
+    device: Device
+    straddle: bool = False
+
+    @property
+    def vectors(self) -> int:
+        """Whole vectors of a row."""
+        return self.extent.columns // self.vector
+
+
 def estimate(
     problem: ReductionProblem,
     schedule: ReductionSchedule,

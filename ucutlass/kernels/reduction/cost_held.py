@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ucutlass.ir.hardware import Arch, Device, clusters_at_a_time
+from ucutlass.ir.hardware import Arch, clusters_at_a_time
 from ucutlass.ir.schedule import FIELDS
-from ucutlass.kernels.reduction.cost import Extent
+from ucutlass.kernels.reduction.cost import VectorRows
 from ucutlass.kernels.reduction.plan import ReductionProblem, ReductionSchedule, RowReduce
 from ucutlass.kernels.reduction.rules import CLUSTERS, LARGE_CLUSTERS
 from ucutlass.kernels.reduction.smem import resident_loads, ring_bytes, ring_limit, ring_loads
@@ -47,22 +47,21 @@ to 226 schedules of 18 norms and softmaxes on an H200: of those, the cheapest ta
 geometric mean, and 1.03 times at most."""
 
 
-def held_schedules(
-    problem: ReductionProblem, vectors: int, vector: int, arch: Arch, straddle: bool
-) -> Iterator[ReductionSchedule]:
-    """Returns every schedule whose ring holds a row of so many vectors, with the longest ring that fits."""
-    if not arch.wgmma or not ring_loads(problem, vector, straddle):
+def held_schedules(rows: VectorRows) -> Iterator[ReductionSchedule]:
+    """Returns every schedule whose ring holds a row, with the longest ring that fits."""
+    problem, vector, straddle = rows.problem, rows.vector, rows.straddle
+    if not rows.arch.wgmma or not ring_loads(problem, vector, straddle):
         return
     most = FIELDS["stages"].numbers
     assert most is not None
     shared = bool(resident_loads(problem, vector, straddle))
-    for (threads, rows, blocks), cluster in itertools.product(GROUPS, (*CLUSTERS, *LARGE_CLUSTERS)):
-        items = math.ceil(math.ceil(vectors / cluster) / threads)
+    for (threads, at_once, blocks), cluster in itertools.product(GROUPS, (*CLUSTERS, *LARGE_CLUSTERS)):
+        items = math.ceil(math.ceil(rows.vectors / cluster) / threads)
         schedule = ReductionSchedule(
-            vector, threads, rows, items, "shared", cluster=cluster, blocks=blocks, straddle=straddle
+            vector, threads, at_once, items, "shared", cluster=cluster, blocks=blocks, straddle=straddle
         )
         for tried in (replace(schedule, resident=True), schedule) if shared else (schedule,):
-            stages = _longest(problem, tried, arch, most[1])
+            stages = _longest(problem, tried, rows.arch, most[1])
             if stages >= max(items, 2):
                 yield replace(tried, stages=stages)
                 break
@@ -75,27 +74,16 @@ def _longest(problem: ReductionProblem, s: ReductionSchedule, arch: Arch, most: 
     return min(most, 2 + (limit - two) // (three - two)) if two <= limit else 0
 
 
-def held_schedule(
-    problem: ReductionProblem,
-    extent: Extent,
-    vectors: int,
-    vector: int,
-    arch: Arch,
-    device: Device,
-    straddle: bool,
-) -> ReductionSchedule | None:
+def held_schedule(rows: VectorRows) -> ReductionSchedule | None:
     """Returns the cheapest of them that employs all SMs, None where there is none."""
-    schedules = [
-        s
-        for s in held_schedules(problem, vectors, vector, arch, straddle)
-        if extent.rows * s.cluster >= device.sms
-    ]
-    return min(schedules, key=lambda s: held_seconds(problem, s, extent, device), default=None)
+    schedules = [s for s in held_schedules(rows) if rows.extent.rows * s.cluster >= rows.device.sms]
+    return min(schedules, key=lambda s: held_seconds(rows, s), default=None)
 
 
-def held_seconds(problem: ReductionProblem, s: ReductionSchedule, extent: Extent, device: Device) -> float:
+def held_seconds(rows: VectorRows, s: ReductionSchedule) -> float:
     """Returns the estimated time of a launch: as many turns as the rows that an SM's groups of threads take one after
     another, each the root of the squared sum of what memory, a row's own waiting, and the SM take for it."""
+    problem, extent, device = rows.problem, rows.extent, rows.device
     groups = s.rows * s.blocks
     at_a_time = (device.sms if s.cluster == 1 else clusters_at_a_time(device, s.cluster)) * groups
     of_row = extent.bytes / extent.rows

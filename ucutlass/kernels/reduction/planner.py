@@ -12,7 +12,7 @@ from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.addresses import PACK_BYTES, Sizes
 from ucutlass.kernels.planned import Note, Planned
-from ucutlass.kernels.reduction.cost import Extent, estimate, kept, kept_bytes, measure, passes_of
+from ucutlass.kernels.reduction.cost import Extent, VectorRows, estimate, kept, kept_bytes, measure, passes_of
 from ucutlass.kernels.reduction.cost_held import held_schedule
 from ucutlass.kernels.reduction.match import ReductionPattern
 from ucutlass.kernels.reduction.plan import (
@@ -115,8 +115,10 @@ CLUSTER_THREADS, CLUSTER_ITEMS = (256, 512), 14
 RMS norm of 165,728 bf16 1.21, 1.15 and 1.30."""
 
 WORDS_BANDWIDTH = 30e9
-"""Bytes per second of the memory for each SM up to which rows of words lie so: an H100 has 25e9, an H200 36e9, for which more
-must be on its way than such blocks keep of rows of words, and where shared memory holds them at 0.90 of the copy."""
+"""Bytes per second of the memory for each SM (`Device.sm_bandwidth`) up to which rows of words lie so. More must be on its
+way for a faster memory than such blocks keep of rows of words: on an H200, of 36e9, shared memory holds them at 0.90 of the
+copy, while an H100, of 25e9, took the times of CLUSTER_THREADS. These two are all that was measured: the number lies between
+them, and is not fitted."""
 
 MEETING = (MOST_THREADS, 8)
 """Threads of a block and lines of the ring of rows that blocks of the whole grid share: a group norm of 64 groups of 4 MB
@@ -255,7 +257,7 @@ def schedule_of(
         items = _items(problem, extent, vector, device)
         return ReductionSchedule(vector, 1, THREADS, items, "registers")
     if problem.across:
-        return _across(problem, extent, vector, arch, device)
+        return _across(VectorRows(problem, extent, vector, arch, device))
     return _down(problem, extent, vector, device)
 
 
@@ -288,7 +290,7 @@ def _straddled(
         return _lines(problem, extent.rows, whole.columns // vector, vector, device)
     if not arch.wgmma:
         return None
-    return _across(problem, whole, vector, arch, device, True)
+    return _across(VectorRows(problem, whole, vector, arch, device, straddle=True))
 
 
 def _lines(
@@ -423,56 +425,70 @@ def _items(problem: ReductionProblem, extent: Extent, vector: int, device: Devic
     return most
 
 
-def _across(
-    problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device, straddle: bool = False
-) -> ReductionSchedule:
-    vectors = extent.columns // vector
-    held = kept_bytes(problem, vector)
-    scans = any(isinstance(i, RowScan) for i in problem.instructions)
-    if (streamed := _streamed(problem, extent, vector, device, straddle)) is not None:
-        return streamed
-    if (held_row := _held(problem, extent, vector, arch, device, straddle)) is not None:
-        return held_row
-    row, words = vectors * held, all(load.elem.bytes >= WORD for load in kept(problem))
+def _across(rows: VectorRows) -> ReductionSchedule:
+    """Threads, and perhaps blocks, that share a row: by the first way that serves it and its extents."""
+    for schedule_in in (_streamed, _held, _in_registers, _held_alone, _meeting, _looking_back):
+        if (schedule := schedule_in(rows)) is not None:
+            return schedule
+    return _in_passes(rows)
+
+
+def _in_registers(rows: VectorRows) -> ReductionSchedule | None:
+    """Rows that the registers of a block hold, or of a cluster. None of scans, which one pass or two serve."""
+    problem, extent, device = rows.problem, rows.extent, rows.device
+    vector, vectors, held = rows.vector, rows.vectors, kept_bytes(rows.problem, rows.vector)
+    if scans_of(problem):
+        return None
+    row, words = vectors * held, _is_of_words(problem)
     exponentials = _exponentials(problem) and len(kept(problem)) == 1
     values = exponentials and not any(o.whole for o in problem.outputs)
-    others = [load for load in problem.loads if load not in kept(problem)]
-    softmax = exponentials and not any(contiguous_along(load.axes, problem.vector) for load in others)
+    softmax = exponentials and not _shares_rows(problem)
     for budget, most, cluster in PICKING if _picks(problem) else REGISTER_BUDGETS:
         fits = row <= budget * cluster * most and (budget <= HELD or words)
         idle = cluster > 1 and extent.rows * cluster < device.sms
-        if scans or not fits or idle or (cluster > 1 and not arch.wgmma):
+        if not fits or idle or (cluster > 1 and not rows.arch.wgmma):
             continue
         share = math.ceil(vectors / cluster)
         threads = power(max(1, math.ceil(share * held / budget), math.ceil(share / (budget // 16))))
         # Few vectors have a thread each; what fills a warp, two each, has one, whose sums meet in shuffles.
         threads = min(most, max(threads, power(share) if share < 8 else min(32, power(share) // 2)))
-        spare = straddle or threads * math.ceil(share / threads) > IDLE * share
+        spare = rows.straddle or threads * math.ceil(share / threads) > IDLE * share
         if cluster == 1 and spare and not _picks(problem) and extent.rows >= WAVES * device.sms:
             threads = _row_threads(vectors, held)
         if cluster == 1 and values and not words and extent.rows >= WAVES * device.sms:
             threads = min(threads, max(16, power(math.ceil(vectors / VALUE_ITEMS))))
         blocks = 1
         half = MOST_THREADS // 2
-        most_items = SOFTMAX_ITEMS if softmax else HELD // PACK_BYTES if straddle else 0
+        most_items = SOFTMAX_ITEMS if softmax else HELD // PACK_BYTES if rows.straddle else 0
         if threads == MOST_THREADS and not words and vectors <= most_items * half:
             threads, blocks = half, 2
         items = math.ceil(share / threads)
-        rows = max(1, 128 // threads)
-        return ReductionSchedule(vector, threads, rows, items, "registers", cluster=cluster, blocks=blocks)
-    if (alone := _held_alone(problem, extent, vector, arch, device, straddle)) is not None:
-        return alone
-    if (meeting := _meeting(problem, extent, vector, arch, device, straddle)) is not None:
-        return meeting
-    # Element by element one pass takes 1.1 times as long as two on an H200 (`benchmarks.memory_bound`).
-    if scans and phases(problem) == 0 and vector > 1:
-        items = _look_back_items(problem, vector, held)
-        if _takes_look_back(extent.rows, math.ceil(vectors / (LOOK_BACK_THREADS * items)), device):
-            return ReductionSchedule(vector, LOOK_BACK_THREADS, 1, items, "registers", look_back=True)
+        at_once = max(1, 128 // threads)
+        return ReductionSchedule(vector, threads, at_once, items, "registers", cluster=cluster, blocks=blocks)
+    return None
+
+
+def _looking_back(rows: VectorRows) -> ReductionSchedule | None:
+    """Scans in one pass by decoupled look-back. Element by element that takes 1.1 times as long as two passes on an H200
+    (`benchmarks.memory_bound`)."""
+    problem, vector = rows.problem, rows.vector
+    if not scans_of(problem) or phases(problem) > 0 or vector == 1:
+        return None
+    items = _look_back_items(problem, vector, kept_bytes(problem, vector))
+    parts = math.ceil(rows.vectors / (LOOK_BACK_THREADS * items))
+    if not _takes_look_back(rows.extent.rows, parts, rows.device):
+        return None
+    return ReductionSchedule(vector, LOOK_BACK_THREADS, 1, items, "registers", look_back=True)
+
+
+def _in_passes(rows: VectorRows) -> ReductionSchedule:
+    """Rows that are read once for each of their reductions, and perhaps by several blocks."""
+    problem, extent, device = rows.problem, rows.extent, rows.device
+    vector, scans = rows.vector, bool(scans_of(problem))
     if scans:
         # Of f32 with bool, vectors of 8 take 1.2 times as long as of 4: half of each sector at a time.
         vector = min(vector, max(1, PACK_BYTES // _widest(problem)))
-        vectors, held = extent.columns // vector, kept_bytes(problem, vector)
+    vectors, held = extent.columns // vector, kept_bytes(problem, vector)
     threads = 256 if vectors >= 1024 else min(256, power(vectors))
     items = max(1, min(4, HELD // max(1, held), math.ceil(vectors / threads)))
     chunks = math.ceil(vectors / (threads * items))
@@ -490,24 +506,23 @@ def _row_threads(vectors: int, held: int) -> int:
     return min(fits or counts[-1:], key=lambda n: n * (math.ceil(vectors / n) + ROW_OVERHEAD))
 
 
-def _streamed(
-    problem: ReductionProblem, extent: Extent, vector: int, device: Device, straddle: bool
-) -> ReductionSchedule | None:
+def _streamed(rows: VectorRows) -> ReductionSchedule | None:
     """Rows of which one pass leaves a value, so that nothing of them is kept: parts of them follow one another through a
     block's registers. None for shorter rows, which a block holds well."""
+    problem, extent, vector, vectors = rows.problem, rows.extent, rows.vector, rows.vectors
     if _picks(problem) or scans_of(problem) or phases(problem) != 1 or len(kept(problem)) != 1:
         return None
     if any(o.whole for o in problem.outputs):
         return None
-    vectors = extent.columns // vector
     held, words = MOST_THREADS * HELD // kept_bytes(problem, vector), kept(problem)[0].elem.bytes >= WORD
     exponentials = _exponentials(problem)
     most = held if words else VALUE_ITEMS * STREAMED_THREADS if exponentials else held // 2
     if vectors <= most:
         return None
-    long = not exponentials and not straddle and vectors >= held and extent.rows >= 2 * device.sms
+    fills = extent.rows >= 2 * rows.device.sms
+    long = not exponentials and not rows.straddle and vectors >= held and fills
     threads = LONG_THREADS if long else STREAMED_THREADS
-    splits = _splits(extent.rows, math.ceil(vectors / (threads * STREAMED_ITEMS)), 16, device)
+    splits = _splits(extent.rows, math.ceil(vectors / (threads * STREAMED_ITEMS)), 16, rows.device)
     return ReductionSchedule(vector, threads, 1, STREAMED_ITEMS, "reread", splits)
 
 
@@ -516,99 +531,85 @@ def _exponentials(problem: ReductionProblem) -> bool:
     return {i.op for i in problem.instructions if isinstance(i, RowReduce)} == {"logsumexp"}
 
 
-def _held(
-    problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device, straddle: bool
-) -> ReductionSchedule | None:
-    """Rows that lie in shared memory, where a block's registers hold them ill or not, and each has results for all of
-    its columns. None where a thread's registers would keep what is computed of them."""
-    loads = kept(problem)
+def _held(rows: VectorRows) -> ReductionSchedule | None:
+    """Rows that lie in shared memory, or in a cluster's registers, where a block's registers hold them ill or not."""
+    problem = rows.problem
+    if not _is_read_once(problem) or len(problem.columns) != 1:
+        return None
+    words = _is_of_words(problem)
+    shortest = MOST_THREADS * HELD if words or rows.vectors % MOST_THREADS else SHORTEST_HELD
+    if not shortest < rows.vectors * kept_bytes(problem, rows.vector) <= LONGEST_HELD:
+        return None
+    clustered = _clustered(rows)
+    return held_schedule(rows) if clustered is None else clustered
+
+
+def _is_read_once(problem: ReductionProblem) -> bool:
+    """Whether shared memory may hold rows: those of one tensor, since others nobody has timed, which are reduced and have
+    results for all of their columns, and of which no thread's registers keep what is computed of them."""
     if _picks(problem) or scans_of(problem) or applied_values(problem):
-        return None
-    if len(problem.columns) != 1 or len(loads) != 1:  # others nobody has timed
-        return None
-    if not any(o.whole for o in problem.outputs) or phases(problem) == 0:
-        return None
-    vectors, words = extent.columns // vector, all(load.elem.bytes >= WORD for load in loads)
-    shortest = MOST_THREADS * HELD if words or vectors % MOST_THREADS else SHORTEST_HELD
-    if not shortest < vectors * kept_bytes(problem, vector) <= LONGEST_HELD:
-        return None
-    if (clustered := _clustered(problem, extent, vectors, vector, arch, device, straddle)) is not None:
-        return clustered
-    return held_schedule(problem, extent, vectors, vector, arch, device, straddle)
+        return False
+    return len(kept(problem)) == 1 and phases(problem) > 0 and any(o.whole for o in problem.outputs)
 
 
-def _clustered(
-    problem: ReductionProblem,
-    extent: Extent,
-    vectors: int,
-    vector: int,
-    arch: Arch,
-    device: Device,
-    straddle: bool,
-) -> ReductionSchedule | None:
+def _is_of_words(problem: ReductionProblem) -> bool:
+    return all(load.elem.bytes >= WORD for load in kept(problem))
+
+
+def _shares_rows(problem: ReductionProblem) -> bool:
+    """Whether all rows share what is as long as one, such as a norm's gains."""
+    others = (load for load in problem.loads if load not in kept(problem))
+    return any(contiguous_along(load.axes, problem.vector) for load in others)
+
+
+def _clustered(rows: VectorRows) -> ReductionSchedule | None:
     """Rows in the registers of clusters of small blocks. None of norms of 16-bit elements, of which threads compute more, and of
     norms whose gains begin anywhere in a vector: a layer norm of 80,001 f32 takes 225 us so on an H100, 212 in shared memory."""
-    words = all(load.elem.bytes >= WORD for load in kept(problem))
-    alone = not any(
-        contiguous_along(load.axes, problem.vector) for load in problem.loads if load not in kept(problem)
-    )
-    if not arch.wgmma or applied_values(problem) or not (alone or (words and not straddle)):
+    problem, device = rows.problem, rows.device
+    words, alone = _is_of_words(problem), not _shares_rows(problem)
+    if not rows.arch.wgmma or not (alone or (words and not rows.straddle)):
         return None
-    if device.bandwidth > WORDS_BANDWIDTH * device.sms if words else not _exponentials(problem):
+    if device.sm_bandwidth > WORDS_BANDWIDTH if words else not _exponentials(problem):
         return None
     for cluster, threads in itertools.product(
         CLUSTERS[1:], CLUSTER_THREADS if words and alone else CLUSTER_THREADS[:1]
     ):
-        items = math.ceil(math.ceil(vectors / cluster) / threads)
-        if items <= CLUSTER_ITEMS and extent.rows * cluster >= device.sms:
+        items = math.ceil(math.ceil(rows.vectors / cluster) / threads)
+        if items <= CLUSTER_ITEMS and rows.extent.rows * cluster >= device.sms:
             return ReductionSchedule(
-                vector, threads, 1, items, "registers", cluster=cluster, straddle=straddle
+                rows.vector, threads, 1, items, "registers", cluster=cluster, straddle=rows.straddle
             )
     return None
 
 
-def _held_alone(
-    problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device, straddle: bool
-) -> ReductionSchedule | None:
+def _held_alone(rows: VectorRows) -> ReductionSchedule | None:
     """Rows that no cluster's registers hold, in the shared memory of one. None where all rows share what is as long."""
-    loads = kept(problem)
-    if (
-        _picks(problem)
-        or scans_of(problem)
-        or applied_values(problem)
-        or phases(problem) == 0
-        or len(loads) != 1
-    ):
+    if not _is_read_once(rows.problem) or _shares_rows(rows.problem):
         return None
-    if any(contiguous_along(load.axes, problem.vector) for load in problem.loads if load not in loads):
+    if rows.vectors * kept_bytes(rows.problem, rows.vector) > LONGEST_ALONE:
         return None
-    vectors = extent.columns // vector
-    if vectors * kept_bytes(problem, vector) > LONGEST_ALONE or not any(o.whole for o in problem.outputs):
-        return None
-    return held_schedule(problem, extent, vectors, vector, arch, device, straddle)
+    return held_schedule(rows)
 
 
-def _meeting(
-    problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device, straddle: bool
-) -> ReductionSchedule | None:
+def _meeting(rows: VectorRows) -> ReductionSchedule | None:
     """Blocks of the whole grid that share rows of megabytes, where nearly all SMs have a part of one."""
-    if not arch.wgmma or _picks(problem) or scans_of(problem) or not any(o.whole for o in problem.outputs):
+    problem, vector, straddle, sms = rows.problem, rows.vector, rows.straddle, rows.device.sms
+    if not rows.arch.wgmma or _picks(problem) or scans_of(problem):
         return None
-    if len(kept(problem)) != 1 or len(ring_loads(problem, vector, straddle)) != 1:
+    if not any(o.whole for o in problem.outputs) or len(kept(problem)) != 1:
         return None
-    if resident_loads(problem, vector):
+    if len(ring_loads(problem, vector, straddle)) != 1 or resident_loads(problem, vector):
         return None
     threads, stages = MEETING
-    held = kept_bytes(problem, vector)
-    grid = math.ceil(extent.columns // vector * held / (threads * HELD))
-    groups = device.sms // grid
-    if groups < LEAST_GROUPS or groups * grid < BUSY * device.sms or extent.rows < 2 * groups:
+    grid = math.ceil(rows.vectors * kept_bytes(problem, vector) / (threads * HELD))
+    groups = sms // grid
+    if groups < LEAST_GROUPS or groups * grid < BUSY * sms or rows.extent.rows < 2 * groups:
         return None
-    items = math.ceil(extent.columns // vector / (threads * grid))
+    items = math.ceil(rows.vectors / (threads * grid))
     ring = ReductionSchedule(
         vector, threads, 1, items, "registers", stages=stages, grid=grid, straddle=straddle
     )
-    return ring if ring_bytes(problem, ring) <= ring_limit(arch, ring) else None
+    return ring if ring_bytes(problem, ring) <= ring_limit(rows.arch, ring) else None
 
 
 def _down(problem: ReductionProblem, extent: Extent, vector: int, device: Device) -> ReductionSchedule:
