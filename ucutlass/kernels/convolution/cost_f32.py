@@ -32,28 +32,33 @@ from ucutlass.kernels.gemm.plan import Sm80Schedule
 
 @dataclass(frozen=True, slots=True)
 class PriceModel:
-    """Clocks of an SM: `step` of a step of 64 x 64 x 16 in three TF32 passes whose operands are gathered element
-    by element, `vectors` where each is copied 16 bytes at a time, times `divided` where a window's position
-    is divided; an SM holds `resident` such blocks. `tile` is what a transposed tile takes of an SM;
-    `reached` the share of the memory's bandwidth that copies and results reach; `row` is a row that TMA
-    gathers, a part of the channels at one tap, with the rows of weights that come with it, `row_f16` both of f16
-    parts, `beyond` what each of the channels takes that they lack; `staged` the share that f16 passes take longer where
-    the results of a tile are stored apart; `reduced` what a result takes that passes shared memory to be reduced over
-    rows; `early` the share of an empty launch that a copy takes whose end the next launch waits for (an H100: 3 to 6 us
-    less of two copies)."""
+    """Clocks of an SM where nothing else is said."""
 
     step: float = 1500.0
+    """Of a step of 64 x 64 x 16 in three TF32 passes whose operands are gathered element by element."""
     vectors: float = 890.0
+    """Of one whose operands are copied 16 bytes at a time."""
     divided: float = 1.28
+    """How much longer either takes where a window's position is divided."""
     resident: int = 2
+    """Such blocks that an SM holds."""
     tile: float = 600.0
+    """Of a transposed tile of a copy."""
     reached: float = 0.75
+    """The share of the memory's bandwidth that copies and results reach."""
     row: float = 3.8
+    """Of a row that TMA gathers, a part of the channels at one tap, with the rows of weights that come with it."""
     row_f16: float = 6.2
+    """Of both of f16 parts."""
     beyond: float = 1.55
+    """Of each of the channels that rows of f16 parts lack."""
     staged: float = 1.35
+    """How much longer three f16 passes take where the results of a tile are stored apart."""
     reduced: float = 0.7
+    """Of a result that passes shared memory to be reduced over rows."""
     early: float = 0.3
+    """The share of an empty launch that a copy takes whose end the next launch waits for (an H100: 3 to 6 us less of two
+    copies)."""
 
 
 PRICE = PriceModel()
@@ -61,26 +66,33 @@ PRICE = PriceModel()
 
 @dataclass(frozen=True, slots=True)
 class OnePassPrice:
-    """What one pass of TF32 takes of the prices of its parts: of those of products and, `copied`, of copies as f16, and of
-    the time in which results reach memory what is felt beside them: of results that are stored from `registers`, as
-    neighbouring `pairs` or `single` where remainders are columns; of rows that lie `apart`; and of others with a block
-    `alone` on an SM or with several, `beside` each other. `launches` are seconds of f16 copies besides, `much` the clocks
-    of an SM for a result that takes long work, half as many where it is staged. Rows are gathered no faster than
-    `least` at a time, and a row of weights that comes with them takes the share `weights` of one. Fitted to an H100 with 28
-    layers; three in four kernels of others that a seed drew took within a fifth of it."""
+    """What one pass of TF32 takes of the prices of its parts. Fitted to an H100 with 28 layers; three in four kernels of others
+    that a seed drew took within a fifth of it."""
 
     multiplied: float = 1.05
+    """Of the price of products."""
     copied: float = 1.1
+    """Of that of copies as f16."""
     registers: float = 0.8
+    """Of the time in which results reach memory, what is felt beside products: of results stored from registers."""
     pairs: float = 0.35
+    """The same where remainders are columns and neighbouring pairs are stored."""
     single: float = 1.75
+    """The same where these are stored one by one."""
     apart: float = 1.2
+    """The same of rows that lie apart."""
     alone: float = 0.9
+    """The same of others, with one block on an SM."""
     beside: float = 0.3
+    """The same with several."""
     launches: float = 5e-6
+    """Seconds of f16 copies besides."""
     much: float = 0.3
+    """Clocks of an SM for a result that takes long work, half as many where it is staged."""
     least: int = 128
+    """Rows are gathered no faster than so many at a time."""
     weights: float = 0.15
+    """The share of a row that a row of weights takes which comes with it."""
 
 
 ONE_PASS_PRICE = OnePassPrice()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -58,18 +58,29 @@ from ucutlass.kernels.violation import Violation, foreign_to
 GATHERED = ("f16", "bf16", "tf32", "f32")
 """Compute types of the kernel that gathers tiles; others multiply and add directly."""
 
-SHARES: Mapping[str, tuple[float, float, float]] = MappingProxyType(
-    {"f32": (1.25, 1.0, 1.0), "tf32": (2.1, 0.85, 1.1)}
+
+@dataclass(frozen=True, slots=True)
+class FewChannelsPrice:
+    """What few channels take, as shares of the prices, which are fitted to many channels and to f32: `gathered` by TMA,
+    without copies; by the `multistage` kernel; by a register `tile`."""
+
+    gathered: float
+    multistage: float
+    tile: float
+
+
+SHARES: Mapping[str, FewChannelsPrice] = MappingProxyType(
+    {"f32": FewChannelsPrice(1.25, 1.0, 1.0), "tf32": FewChannelsPrice(2.1, 0.85, 1.1)}
 )
+"""By compute type. The register tile's prices are f32's own; that threads which round operands to TF32 take 1.1 times as long
+rests on one layer, on an H100. The others' layers are not recorded."""
+
+SHARE_OF_16_BITS = FewChannelsPrice(1.7, 0.7, 0.85)
+"""Of all other compute types: by TMA as an H100 took, by the multistage kernel and register tiles as an H200 did (four layers
+each: 0.43 to 0.78, and 0.83 to 0.93)."""
 
 SHARE_OF_FOLDED_F16 = 3.0
-"""As `SHARES`, of one f16 pass of TF32 by folded windows, whose rows begin anywhere in a sector (four layers of an H100: 2.8
-to 3.6)."""
-
-SHARE_OF_16_BITS = (1.7, 0.7, 0.85)
-"""What an H100 took of few channels by TMA, and an H200 by the multistage kernel (four layers: 0.43 to 0.78) and by
-register tiles (four: 0.83 to 0.93), as shares of the prices, which are fitted to many channels and to f32; by compute type,
-and of all others. Threads that round operands to TF32 took 1.1 times as long on an H100 (one layer)."""
+"""Of one f16 pass of TF32 by folded windows, whose rows begin anywhere in a sector (four layers of an H100: 2.8 to 3.6)."""
 
 FEW_IN_GROUPS = 8
 """Channels of a group up to which plain threads compute it where positions lie innermost."""
@@ -311,7 +322,7 @@ def _seconds_of_few_channels(
     algorithm: Algorithm, work: float, sizes: tuple[int, ...], device: Device
 ) -> float:
     """The price of few channels, with copies; `work` is the time of long functions of a register tile's results."""
-    gathered, multistage_, tile = SHARES.get(algorithm.problem.compute_type.name, SHARE_OF_16_BITS)
+    share = SHARES.get(algorithm.problem.compute_type.name, SHARE_OF_16_BITS)
     match algorithm.schedule:
         case Im2colSchedule(math="f16", fold=folds):
             return SHARE_OF_FOLDED_F16 * algorithm.seconds if folds else algorithm.seconds
@@ -319,10 +330,10 @@ def _seconds_of_few_channels(
             return algorithm.seconds
         case Im2colSchedule(halo=0):
             copies = copies_seconds(algorithm.problem, sizes, device)
-            return gathered * (algorithm.seconds - copies) + copies
+            return share.gathered * (algorithm.seconds - copies) + copies
         case Sm80Schedule():
-            return multistage_ * algorithm.seconds
+            return share.multistage * algorithm.seconds
         case RegisterTileSchedule():
-            return tile * algorithm.seconds + work
+            return share.tile * algorithm.seconds + work
         case _:
             return algorithm.seconds

@@ -38,85 +38,100 @@ from ucutlass.kernels.planned import Estimate, Planned, Resources, TileCost, Tra
 
 @dataclass(frozen=True, slots=True)
 class Constants(HashedOnce):
-    """What counting cannot give. Fitted by benchmarks/fit_heuristic.py to what an H200 and an H100 took for bf16
-    products; `function`, `load`, `cached`, `wide_accumulators`, `mma_sync` and `simt`
-    are estimates that no measurement backs yet, `clock` is what short kernels were seen to run at, and
-    `fill` and `widen` what puts matrix-vector kernels in their place beside the others.
-
-    clock: of the device's peak clock. sustained: of the tensor cores' rate at that clock, what power
-    leaves when all SMs multiply. norm: exponent that joins the limits. dram, l2_bytes, sm_bytes: of
-    HBM's bandwidth; bytes per cycle and SM that L2 serves with all SMs at it, and that one SM takes.
-    received: what a byte weighs for an SM that another block of its cluster asked for.
-    written: what a byte that TMA writes to shared memory weighs there beside those that wgmma reads (by
-    times of 98 problems on an H100 and an H200).
-    beyond_bytes: bytes beyond a tensor's edge that TMA fills with zeros, per cycle and SM of the chip,
-    beside what they cost as loads: all SMs share that rate. shared: where r SMs of a GPC read a tile at
-    the same time, L2 serves it as if r ** -shared of them did. line, straddle, straddle_sm: bytes that L2 serves for
-    one of an operand whose rows do not all begin at a line of L2, or at a sector; and that an SM takes of the last.
-    start, fill: seconds that any kernel takes
-    beside its work; cycles more until a TMA kernel has its first operands. tile: cycles of a tile's start
-    and end. element, function, load, direct: cycles of an SM per element of a tile for the epilogue's
-    store, a plain function, one more whole operand, a tensor moved by threads. narrow_steps: how much longer the
-    store of a tile takes whose columns are no multiple of 32. alone: how much longer slow
-    functions take where one warp group works at them alone, with half the warps to hide what they wait for
-    (the case of _INSTRUCTIONS by pingpong: 192 us). split, handover, reduce_bytes: seconds that splitting K
-    costs whatever its size; cycles until one part of a tile sees that the part before it is done; bytes per
-    cycle of the partial sums. exchange, exchange_bytes: cycles that adding the parts of K in a cluster takes whatever
-    its size; bytes per cycle that a block reads of the others' sums. cached: part of L2 that operands can live in. wide_accumulators,
-    register_operand: how much longer a step takes with more than 160 accumulators, with tf32 operands
-    that pass through registers (of 2048 x 4096 x 8192 an H100 took 374 us, and 324 without). crowded: how much longer the epilogue of such
-    operands takes where one warp group has a tile of 128 x 128 elements (of 672 channels of 8 x 112 x 112 positions an H100
-    took 152 to 166 us by four such tiles, 127 to 133 by six smaller ones). split_step, fragment: cycles that a warp group adds to a step of K where
-    it splits f32 in registers, once and for each 64 x 8 elements of A: an H100's times of 16 to 4096 rows
-    are met within 7 % on average. split_shared: that it adds for each element of B that a thread splits in shared
-    memory, as ten products took on an H100. split_f16, step_f16, step_f16_unhidden: of `dram`, what splitting into f16
-    reaches; how much longer a step of f16 parts takes, and with two stages, as 22 products took there. mma_sync_hopper, mma_sync, simt: of the peak, what
-    the multistage kernel reaches at best. shortest_step: cycles that its step of K takes at least. widen:
-    FFMA slots that loading and widening one element takes in the matrix-vector kernel.
-    """
+    """What counting cannot give. Where nothing else is said, fitted by benchmarks/fit_heuristic.py to what an H200 and an H100
+    took for bf16 products. "Estimate": no measurement backs it yet."""
 
     clock: float = 1.04
+    """What short kernels were seen to run at, of the device's peak clock."""
     sustained: float = 0.977
+    """Of the tensor cores' rate at that clock, what power leaves when all SMs multiply."""
     norm: float = 2.52
+    """Exponent that joins the limits."""
     dram: float = 0.903
+    """Of HBM's bandwidth, what is reached."""
     l2_bytes: float = 41.8
+    """Bytes per cycle and SM that L2 serves with all SMs at it."""
     sm_bytes: float = 68.3
+    """Bytes per cycle that one SM takes."""
     received: float = 0.5
+    """What a byte weighs for an SM that another block of its cluster asked for."""
     written: float = 0.5
+    """What a byte that TMA writes to shared memory weighs there beside those that wgmma reads, by times of 98 problems on
+    an H100 and an H200."""
     beyond_bytes: float = 20.8
+    """Bytes beyond a tensor's edge that TMA fills with zeros, per cycle and SM of the chip, beside what they cost as loads:
+    all SMs share that rate."""
     shared: float = 0.296
+    """Where r SMs of a GPC read a tile at the same time, L2 serves it as if r ** -shared of them did."""
     line: float = 1.17
+    """Bytes that L2 serves, and an SM takes, for one of an operand whose rows do not all begin at a line of L2."""
     straddle: float = 1.38
+    """The same that L2 serves where they do not all begin at a sector."""
     straddle_sm: float = 1.59
+    """The same that an SM takes there."""
     start: float = 1.4e-06
+    """Seconds that any kernel takes beside its work."""
     fill: float = 1400.0
+    """Cycles more until a TMA kernel has its first operands: puts matrix-vector kernels in their place beside the others."""
     tile: float = 411.0
+    """Cycles of a tile's start and end."""
     element: float = 0.0837
+    """Cycles of an SM for the epilogue's store of an element of a tile."""
     function: float = 1 / 128
+    """The same for a plain function. Estimate."""
     load: float = 0.09
+    """The same for one more whole operand. Estimate."""
     narrow_steps: float = 3.0
+    """How much longer the store of a tile takes whose columns are no multiple of 32."""
     direct: float = 0.427
+    """Cycles more of an SM for an element of a tensor that threads move."""
     alone: float = 2.6
+    """How much longer slow functions take where one warp group works at them alone, with half the warps to hide what they
+    wait for (the case of _INSTRUCTIONS by pingpong: 192 us)."""
     split: float = 4.5e-06
+    """Seconds that splitting K costs whatever its size."""
     handover: float = 2000.0
+    """Cycles until one part of a tile sees that the part before it is done."""
     reduce_bytes: float = 35.6
+    """Bytes per cycle of the partial sums."""
     exchange: float = 5060.0
+    """Cycles that adding the parts of K in a cluster takes whatever its size."""
     exchange_bytes: float = 7.0
+    """Bytes per cycle that a block reads of the others' sums there."""
     cached: float = 0.825
+    """Part of L2 that operands can live in. Estimate."""
     wide_accumulators: float = 1.23
+    """How much longer a step takes with more than 160 accumulators. Estimate."""
     register_operand: float = 1.15
+    """The same with tf32 operands that pass through registers: of 2048 x 4096 x 8192 an H100 took 374 us, and 324 without."""
     crowded: float = 1.5
+    """How much longer the epilogue of such operands takes where one warp group has a tile of 128 x 128 elements and K is
+    short (_CROWDED, _FEW_STEPS). One layer stands behind it: of 672 channels of 8 x 112 x 112 positions an H100 took 152 to
+    166 us by four such tiles, and 127 to 133 by six smaller ones."""
     split_step: float = 300.0
+    """Cycles that a warp group adds to a step of K where it splits f32 in registers. With `fragment` it meets an H100's times
+    of 16 to 4096 rows within 7 % on average."""
     fragment: float = 150.0
+    """Those that it adds for each 64 x 8 elements of A."""
     split_shared: float = 50.0
+    """Those that it adds for each element of B that a thread splits in shared memory, as ten products took on an H100."""
     split_f16: float = 0.78
+    """Of `dram`, what splitting into f16 reaches, as 22 products took on an H100."""
     step_f16: float = 1.2
+    """How much longer a step of f16 parts takes, by the same products."""
     step_f16_unhidden: float = 2.15
+    """The same with two stages."""
     mma_sync_hopper: float = 0.27
+    """Of the peak, what the multistage kernel reaches at best on Hopper. Estimate."""
     mma_sync: float = 0.7
+    """The same elsewhere. Estimate."""
     simt: float = 0.6
+    """The same of FFMA. Estimate."""
     shortest_step: float = 535.0
+    """Cycles that a step of K of the multistage kernel takes at least."""
     widen: float = 8.0
+    """FFMA slots that loading and widening one element takes in the matrix-vector kernel: puts it in its place beside the
+    others."""
 
     __hash__ = HashedOnce.__hash__
 
