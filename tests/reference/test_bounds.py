@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from itertools import permutations, product
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.pairs.spaces import SPACES
 from tests.reference.tasks import named
-from ucutlass.ir import Program
+from ucutlass.diagnostics import ProgramError
+from ucutlass.ir import Dot, Kernel, Program, TensorType
 from ucutlass.ir.elements import ELEMENTS, F16, TF32
+from ucutlass.ir.traversal import find
+from ucutlass.kernels.convolution.family import FAMILY as CONVOLUTIONS
+from ucutlass.kernels.convolution.match import ConvolutionPattern
+from ucutlass.kernels.refused import Refused
 from ucutlass.reference import evaluate, expect
+from ucutlass.reference.accumulation import may_be_convolution
 from ucutlass.reference.rounding import FORMATS, quantum, round_float, store
 from ucutlass.runtime.inputs import DISTRIBUTIONS, Distribution, generate
 from ucutlass.runtime.verify import Comparison, compare
@@ -172,6 +181,91 @@ def test_f16_sums_of_a_window_whose_channels_are_padded_are_within(channels: int
     out = _sequential(torch.stack(taps, dim=-1), lambda a, b: round_float(a + b, F16))
     verdict = _judge(program, arguments, out)
     assert verdict.ok and (channels > 1 or verdict.worst > 0.1), verdict
+
+
+CONVOLUTIONS_OF_TF32 = {
+    "windows": (
+        "x: f32[K, L], w: f32[N, K, R]",
+        "f32[M = L - 1, N]",
+        "dot[K, R](tf32(x[L = M + R]), tf32(w))",
+    ),
+    "one tap": ("x: f32[K, L], w: f32[N, K]", "f32[M = L, N]", "dot[K](tf32(x[L = M]), tf32(w))"),
+    "1x1 layers": ("x: f32[B, K, M], w: f32[N, K]", "f32[B, N, M]", "dot[K](tf32(x), tf32(w))"),
+    "their gradients": ("x: f32[B, N, K], w: f32[B, M, K]", "f32[M, N]", "dot[B, K](tf32(x), tf32(w))"),
+}
+
+
+def _bound_of_small(parameters: str, result: str, expression: str) -> Tensor:
+    """The bound of the last result, which reads small numbers alone, where another reads a large one."""
+    program = named(f"kernel k({parameters}) -> {result} {{ return {expression} }}", "k")
+    assert isinstance(program, Kernel)
+    generator = torch.Generator().manual_seed(5)
+    sizes = {"B": 3, "K": 24, "L": 9, "M": 9, "N": 5, "R": 2}
+    x, w = (
+        1e-3 * torch.rand([sizes[d] for d in p.type.dims], generator=generator)
+        for p in program.params
+        if isinstance(p.type, TensorType)
+    )
+    x.view(-1)[0] = 2.0**20
+    (expected,) = expect(program, [x, w])
+    return expected.bound.reshape(-1)[-1]
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS_OF_TF32)
+def test_convolutions_of_tf32_have_the_bound_of_one_f16(case: str) -> None:
+    """An f16 ends 2**-38 below the largest element, also where it multiplies small ones."""
+    assert _bound_of_small(*CONVOLUTIONS_OF_TF32[case]) > 24 * 2.0**-38 * 2.0**20 * 5e-4
+
+
+@pytest.mark.parametrize(
+    ("parameters", "result"),
+    [
+        ("x: f32[M, K], w: f32[N, K]", "f32[M, N]"),
+        ("x: f32[K, M], w: f32[K, N]", "f32[M, N]"),
+        ("x: f32[B, M, K], w: f32[B, K, N]", "f32[B, M, N]"),
+    ],
+)
+def test_products_of_tf32_have_a_bound_of_what_they_read(parameters: str, result: str) -> None:
+    bound = _bound_of_small(parameters, result, "dot[K](tf32(x), tf32(w))")
+    assert 0 < bound < 24**2 * 2.0**-22 * 1e-6
+
+
+def _one_by_one() -> Iterator[str]:
+    """Products over K, or B and K, of up to three names by up to three, in every order of memory, with lines of odd bytes."""
+    for over, names, factors in (
+        ("K", "BKP", "NK"),
+        ("BK", "BKP", "BKN"),
+        ("K", "KP", "KN"),
+        ("K", "BKP", "BKN"),
+    ):
+        for x, w in product(permutations(names), permutations(factors)):
+            results = [d for d in dict.fromkeys((*x, *w)) if d not in over]
+            shapes = [", ".join(f"{d}=7" if d == "P" else d for d in dims) for dims in (x, w)]
+            operands = f"x: f32[{shapes[0]}], w: f32[{shapes[1]}]"
+            yield f"kernel k({operands}) -> f32[{', '.join(results)}] {{ return dot[{', '.join(over)}](tf32(x), tf32(w)) }}"
+
+
+def _drawn_convolutions() -> Iterator[str]:
+    space, draw = SPACES["convolution"], random.Random(7)
+    for _ in range(150):
+        choice = {axis: draw.choice(features) for axis, features in space.axes.items()}
+        yield space.program(choice | {"compute type": "tf32"}, draw).text
+
+
+def test_whatever_the_convolution_family_takes_in_tf32_has_the_bound_of_one_f16() -> None:
+    served = 0
+    for text in (*_one_by_one(), *_drawn_convolutions()):
+        try:
+            kernel = named(text, "k")
+            assert isinstance(kernel, Kernel)
+            if not isinstance(CONVOLUTIONS.match(kernel), ConvolutionPattern):
+                continue
+        except (ProgramError, Refused):
+            continue
+        dots = find(kernel, Dot)  # none in a sum of products, which is f32
+        assert all(may_be_convolution(dot) for dot in dots), text
+        served += len(dots)
+    assert served > 50
 
 
 @pytest.mark.parametrize("case", HONEST)

@@ -32,7 +32,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from ucutlass.ir import Dot
+from ucutlass.ir import Cast, Dot, Read, Value
 from ucutlass.ir.elements import F16, F32, TF32
 from ucutlass.reference.contract import (
     Operand,
@@ -89,7 +89,7 @@ _TENSOR = AccumulationModel(2 * UNIT, 1, True, 2.0**24)
 _HALF = AccumulationModel(2.0**-11, 8, False, 2.0**11)
 _FAST = AccumulationModel(2.0**-13, 1, True, 2.0**13)
 _PROMOTED = AccumulationModel(2.0**-13, 1, True, 2.0**13, promoted=128)
-_TF32 = replace(_TENSOR, ends=F16Ends(2.0**-38, 2.0**-34, 2.0**-7))
+_ONE_F16 = replace(_TENSOR, ends=F16Ends(2.0**-38, 2.0**-34, 2.0**-7))
 _SPLIT = AccumulationModel(
     2 * UNIT, 1, True, 2.0**24, passes=3, split=3 * 2.0**-22, ends=F16Ends(2.0**-50, 2.0**-46, 2.0**-18)
 )
@@ -99,7 +99,7 @@ ACCUMULATORS: Mapping[tuple[str, str], AccumulationModel] = MappingProxyType(
         ("f16", "f32"): _TENSOR,
         ("f16", "f16"): _HALF,
         ("bf16", "f32"): _TENSOR,
-        ("tf32", "f32"): _TF32,
+        ("tf32", "f32"): _TENSOR,
         ("f32", "f32"): _SPLIT,
         ("e4m3", "f32"): _PROMOTED,
         ("e4m3", "fast"): _FAST,
@@ -117,7 +117,8 @@ ACCUMULATORS: Mapping[tuple[str, str], AccumulationModel] = MappingProxyType(
 - f32 is FFMA or three passes of tf32 or f16, as the schedule says; the larger error, the passes', counts:
   an operand is two parts within 2**-22, and the product of the low parts, 2**-22, is dropped. Parts of f16
   end 2**-50 below the tensor's largest element, or at 2**-46 (emit/hopper/f16x3.j2).
-- tf32 may be multiplied as one f16 that has all its bits, and ends 2**-38 below the largest element or at 2**-34.
+- tf32 of convolutions may be multiplied as one f16 that has all its bits, and ends 2**-38 below the largest element or at
+  2**-34 (`model_of`).
 """
 
 _BLOCK = 128
@@ -130,9 +131,32 @@ length."""
 Radii: TypeAlias = tuple[Operand | None, Operand | None]
 
 
+def model_of(node: Dot) -> AccumulationModel:
+    """Returns how a dot accumulates."""
+    if node.compute_type == TF32 and may_be_convolution(node):
+        return _ONE_F16
+    return ACCUMULATORS[node.compute_type.name, node.accumulate]
+
+
+def may_be_convolution(node: Dot) -> bool:
+    """Whether a kernel of convolutions may serve a dot: where an operand is read at positions; and 1x1 layers, which are
+    the products of a tensor of more than two names and a matrix, and the gradients of weights, which sum over several
+    names. The orders of names do not tell more, since a pipeline's planner may store a buffer in another one."""
+    sides = (_stored(node.left), _stored(node.right))
+    fewer, more = sorted(len(side.dims) for side in sides)
+    return len(node.over) > 1 or fewer == 2 < more or any(isinstance(side, Read) for side in sides)
+
+
+def _stored(value: Value) -> Value:
+    """The value without casts."""
+    while isinstance(value, Cast):
+        value = value.value
+    return value
+
+
 def dot_with_radius(node: Dot, left: Operand, right: Operand, radii: Radii) -> tuple[Tensor, Tensor]:
     """Returns the value of a float dot before it overflows, and its radius."""
-    model = ACCUMULATORS[node.compute_type.name, node.accumulate]
+    model = model_of(node)
     model = replace(
         model, products=min(model.products, _products_together(node, left, right, model.products))
     )
