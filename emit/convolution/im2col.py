@@ -190,7 +190,7 @@ def _mainloop(problem: ConvolutionProblem, schedule: Im2colSchedule) -> dict[str
 def _operands(problem: ConvolutionProblem, schedule: Im2colSchedule, how: Im2col) -> dict[str, object]:
     """Where images and weights lie, and how TMA gathers them."""
     row_bytes = schedule.part * problem.a.read.bytes
-    b_dims = _b_dims(problem, how, schedule)
+    b_dims = _b_dims(problem, how)
     return {
         "stacked": problem.stacked,
         "stack": stacked_weights(problem, how),
@@ -408,7 +408,7 @@ def _a_dims(problem: ConvolutionProblem, how: Im2col) -> tuple[DimText, ...]:
     return (channels, DimText(_dim(f"e[{how.fold.result}]"), stride, "", ""), *dims[2:])
 
 
-def _b_dims(problem: ConvolutionProblem, how: Im2col, schedule: Im2colSchedule) -> tuple[DimText, ...]:
+def _b_dims(problem: ConvolutionProblem, how: Im2col) -> tuple[DimText, ...]:
     b = problem.b
     dims: list[DimText] = []
     taps = {s.tap_dim: i for i, s in enumerate(how.space) if s.tap_dim is not None}

@@ -110,7 +110,7 @@ def results(problem: GemmProblem, how: EpilogueLayout) -> tuple[EpilogueArgument
     arguments: list[EpilogueArgument] = []
     offset = 4
     for i, output in enumerate(problem.outputs):
-        arguments.append(_result(problem, i, output, how, offset))
+        arguments.append(_result(i, output, how, offset))
         offset += arguments[-1].bytes
     return tuple(arguments)
 
@@ -175,9 +175,7 @@ def _slot(index: int, access: Access, how: EpilogueLayout) -> EpilogueArgument:
     )
 
 
-def _result(
-    problem: GemmProblem, index: int, output: Output, how: EpilogueLayout, offset: int
-) -> EpilogueArgument:
+def _result(index: int, output: Output, how: EpilogueLayout, offset: int) -> EpilogueArgument:
     access = output.access
     slot = _slot(index, access, how)
     match output:

@@ -514,7 +514,7 @@ class Body:
     ) -> tuple[list[str], list[str]]:
         """Loads of a pass: what stands before the chunks, and what stands in them."""
         if self.plan.schedule.ahead:
-            return self._following(targets, loaded, names)
+            return self._following(targets, names)
         return [], self._loads(targets, loaded, names)
 
     def _results(self, loaded: set[int]) -> list[str]:
@@ -531,7 +531,7 @@ class Body:
             for i, s in scans
         ]
         if scans and self.plan.schedule.keep == "reread":
-            ahead, lines = self._following([*targets, *scanned], loaded, names)
+            ahead, lines = self._following([*targets, *scanned], names)
         else:
             ahead, lines = self._brought([*targets, *scanned], loaded, names)
         for i, s in scans:
@@ -582,9 +582,7 @@ class Body:
             "}",
         ]
 
-    def _following(
-        self, targets: Sequence[int], loaded: set[int], names: LocalNames
-    ) -> tuple[list[str], list[str]]:
+    def _following(self, targets: Sequence[int], names: LocalNames) -> tuple[list[str], list[str]]:
         """Works as `_loads`, for one pass over chunks: each chunk's loads are under way while the one before
         is computed. What stands before the chunks, and what stands in them."""
         missing = [k for k in self.writer.fetched(targets) if k not in names.local]

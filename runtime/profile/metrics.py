@@ -111,6 +111,6 @@ def counters(table: str, values: Mapping[str, float | None]) -> Counters:
     return Counters(**by_field)
 
 
-def unknown(table: str, measured: Counters) -> tuple[str, ...]:
+def unknown(measured: Counters) -> tuple[str, ...]:
     """Returns the fields that have no value, in the table's order."""
     return tuple(f.name for f in fields(Counters) if getattr(measured, f.name) is None)

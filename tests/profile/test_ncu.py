@@ -153,7 +153,7 @@ def test_hopper_only_counters_are_unknown_elsewhere() -> None:
     assert metrics.METRICS["sm100"]["stall_gmma"] is None
     counters = metrics.counters("sm80", dict.fromkeys(metrics.metric_names("sm80"), 1.0))
     assert counters.tma_bytes is None and counters.dram_bytes == 2.0
-    assert set(metrics.unknown("sm80", counters)) == {"tma_bytes", "stall_gmma", "clusters_active"}
+    assert set(metrics.unknown(counters)) == {"tma_bytes", "stall_gmma", "clusters_active"}
 
 
 def test_tables_are_found_by_capability() -> None:

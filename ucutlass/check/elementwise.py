@@ -42,7 +42,7 @@ def apply(function: ElementwiseFunction, args: tuple[Value, ...], scope: Scope, 
     """
     if function.name in _RING and any(map(_beyond, args)) and _is_i32([a for a in args if not _beyond(a)]):
         args = tuple(_wrapped(a, scope) for a in args)
-    elem = _outcome(function, args, span)
+    elem = _outcome(function, args)
     constants = [a for a in args if isinstance(a, ir.Constant)]
     if len(constants) == len(args):
         values = tuple(c.value for c in constants)
@@ -55,7 +55,7 @@ def apply(function: ElementwiseFunction, args: tuple[Value, ...], scope: Scope, 
     return scope.graph.add(ir.Apply(function.name, args, elem, dims, span))
 
 
-def _outcome(function: ElementwiseFunction, args: tuple[Value, ...], span: Span) -> Element:
+def _outcome(function: ElementwiseFunction, args: tuple[Value, ...]) -> Element:
     values = args[1:] if function.domain == "any" else args
     if function.domain == "any" and args[0].elem is not BOOL:
         raise _wrong_kind(function, "a condition (bool) first", args[0], _COMPARE)

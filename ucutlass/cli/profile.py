@@ -126,7 +126,7 @@ def command(
         parent = _add_record(job, row)
         if tried:
             row["tried"] = _try(job, advice, parent)
-        _report(job, row, advice, as_json)
+        _report(row, advice, as_json)
     if "lost" in row:
         sys.exit(Status.PROGRAM)
 
@@ -263,8 +263,7 @@ def _counted(job: ProfileJob, cache: ncu.CacheControl) -> ncu.KernelCounters | n
 
 def _unknown(job: ProfileJob, values: Counters) -> tuple[str, ...]:
     assert job.gpu is not None
-    table = metrics.table_for(job.gpu.capability)
-    return metrics.unknown(table, values) if table else ()
+    return metrics.unknown(values) if metrics.table_for(job.gpu.capability) else ()
 
 
 # --- keeping ---------------------------------------------------------------------
@@ -321,7 +320,7 @@ def _try(job: ProfileJob, advice: Advice, parent: Record | None) -> dict[str, An
 # --- saying ----------------------------------------------------------------------
 
 
-def _report(job: ProfileJob, row: dict[str, Any], advice: Advice, as_json: bool) -> None:
+def _report(row: dict[str, Any], advice: Advice, as_json: bool) -> None:
     if as_json:
         show.data(row)
         return

@@ -91,11 +91,11 @@ def match_attention(kernel: ir.Kernel, dots: list[ir.Dot]) -> AttentionPattern:
     assert weights is not None
     _check_compute_types(kernel, first, second, weights)
     value = second.right if first in list(walk(second.left)) else second.left
-    query, key = _sides(kernel, first, weights)
+    query, key = _sides(first, weights)
     keys = second.over
     head_v = [d for d in value.dims if d not in weights.dims]
     q, k, v = (_stored(kernel, x) for x in (query, key, value))
-    innermost = _head_of(kernel, q, k, v, first, head_v)
+    innermost = _head_of(q, k, v, first, head_v)
     queries = tuple(d for d in query.dims if d not in key.dims)
     named = {*queries, *keys, *first.over, innermost}
     every = dict.fromkeys((*weights.dims, *value.dims))
@@ -195,7 +195,7 @@ def _name(kernel: ir.Kernel, value: ir.Value, other: str) -> str:
     return kernel.params[inner.index].name if isinstance(inner, ir.ParamValue) else other
 
 
-def _sides(kernel: ir.Kernel, first: ir.Dot, weights: ir.Softmax) -> tuple[ir.Value, ir.Value]:
+def _sides(first: ir.Dot, weights: ir.Softmax) -> tuple[ir.Value, ir.Value]:
     """The first dot's operands, the one with the keys second."""
     keys = set(weights.over)
     for query, key in ((first.left, first.right), (first.right, first.left)):
@@ -235,7 +235,7 @@ def _stored(kernel: ir.Kernel, value: ir.Value) -> Operand:
     )
 
 
-def _head_of(kernel: ir.Kernel, q: Operand, k: Operand, v: Operand, first: ir.Dot, head_v: list[str]) -> str:
+def _head_of(q: Operand, k: Operand, v: Operand, first: ir.Dot, head_v: list[str]) -> str:
     """The name of v's head, after the heads are found to lie innermost."""
     head = first.over
     for what, tensor, side in (("q", q, first.left), ("k", k, first.right)):

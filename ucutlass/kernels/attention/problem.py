@@ -39,7 +39,7 @@ def attention_problem(
     """
     at = Sizes(pattern.position, tuple(sizes))
     by_name = dict(zip(pattern.kernel.dims, at.values, strict=True))
-    keys, head = _one(pattern, pattern.keys, (pattern.k, pattern.v), at), pattern.head
+    keys, head = _one(pattern, pattern.keys, (pattern.k, pattern.v)), pattern.head
     rows, batch = _rows(pattern, at, by_name)
     position_name = _position_name(pattern, by_name)
     row = position_name or (rows[0] if len(rows) == 1 else None)
@@ -97,9 +97,7 @@ def _placed(number: Number, position: Mapping[str, int]) -> Number:
 # --- modes -------------------------------------------------------------------------
 
 
-def _one(
-    pattern: AttentionPattern, names: tuple[str, ...], tensors: tuple[Operand, ...], at: Sizes
-) -> tuple[str, ...]:
+def _one(pattern: AttentionPattern, names: tuple[str, ...], tensors: tuple[Operand, ...]) -> tuple[str, ...]:
     merged = runs(names, (*tensors, *pattern.score.inputs))
     if len(merged) == 1:
         return merged[0]

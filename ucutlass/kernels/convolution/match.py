@@ -204,7 +204,7 @@ def _standing(side: ConvolutionOperand, extents_: Mapping[str, Extent], alone: s
 
 
 def _pattern(kernel: ir.Kernel, dot: ir.Dot, summed: bool) -> ConvolutionPattern:
-    a, b = _source(kernel, dot.left, summed), _source(kernel, dot.right, summed)
+    a, b = _source(kernel, dot.left), _source(kernel, dot.right)
     shared = a.names & b.names
     unshared = [d for d in dot.over if d not in shared]
     names = (*dot.dims, *dot.over)
@@ -223,7 +223,7 @@ def _pattern(kernel: ir.Kernel, dot: ir.Dot, summed: bool) -> ConvolutionPattern
     )
 
 
-def _source(kernel: ir.Kernel, value: ir.Value, summed: bool) -> ConvolutionOperand:
+def _source(kernel: ir.Kernel, value: ir.Value) -> ConvolutionOperand:
     compute_type, span = value.elem, value.span
     positions: dict[str, ir.Position] = {}
     while isinstance(value, ir.Read | ir.Cast):

@@ -52,8 +52,8 @@ class GemmPattern:
 
 def match_gemm(kernel: ir.Kernel, dot: ir.Dot) -> GemmPattern:
     """The pattern of a kernel with this one dot. Raises Refused."""
-    a = _dot_operand(kernel, dot, dot.left)
-    b = _dot_operand(kernel, dot, dot.right)
+    a = _dot_operand(kernel, dot.left)
+    b = _dot_operand(kernel, dot.right)
     k = dot.over
     return GemmPattern(
         kernel,
@@ -68,7 +68,7 @@ def match_gemm(kernel: ir.Kernel, dot: ir.Dot) -> GemmPattern:
     )
 
 
-def _dot_operand(kernel: ir.Kernel, dot: ir.Dot, value: ir.Value) -> Operand:
+def _dot_operand(kernel: ir.Kernel, value: ir.Value) -> Operand:
     rename: dict[str, str] = {}
     compute_type = value.elem
     if isinstance(value, ir.Cast) and value.elem is TF32 and value.value.elem is F32:

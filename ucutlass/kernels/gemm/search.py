@@ -180,7 +180,7 @@ def _sm90_of(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSc
         if swap in written:
             tiles += [(*tile, request) for tile in _sm90_tiles(case, side.shape, depth, request, fits)]
         for warps, tile, fields in tiles:
-            for cluster in _clusters(case, side.shape, tile, request, (warps, tile[:2]) in fits):
+            for cluster in _clusters(case, side.shape, tile, request):
                 for split, partials in _divisions(case, side.shape, tile, warps, cluster, fields):
                     yield replace(
                         request,
@@ -309,7 +309,7 @@ def _too_large(extent: int, side: int, least: int) -> bool:
 
 
 def _clusters(
-    case: PlanningCase, shape: Shape, tile: Tile, request: PartialSchedule, fits: bool
+    case: PlanningCase, shape: Shape, tile: Tile, request: PartialSchedule
 ) -> tuple[tuple[int, int], ...]:
     """A cluster shares loads among neighbours that exist."""
     if request.cluster is not None:
