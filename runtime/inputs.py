@@ -41,17 +41,8 @@ from ucutlass.reference.interpreter import Argument
 from ucutlass.reference.packing import packed
 from ucutlass.reference.repetition import Period, repeated, sole_axis
 from ucutlass.reference.rounding import outer_dtype, store
-from ucutlass.runtime.distributions import (
-    DISTRIBUTIONS,
-    ELEMENTWISE,
-    EXACT,
-    FAN_IN,
-    MEANINGS,
-    Distribution,
-    floats,
-    integers,
-    uniform_integers,
-)
+from ucutlass.runtime.distributions import DISTRIBUTIONS, ELEMENTWISE, EXACT, FAN_IN, MEANINGS, Distribution
+from ucutlass.runtime.draws import floats, integers, uniform_integers
 from ucutlass.runtime.fan_in import fan_in, recurrent_fan_in
 from ucutlass.shapes import complete
 from ucutlass.spans import span

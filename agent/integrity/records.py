@@ -32,6 +32,7 @@ from ucutlass.agent.integrity.bundle import (
     VerifyEvidence,
 )
 from ucutlass.agent.integrity.verdict import PRECEDENCE
+from ucutlass.runtime.distributions import MEANINGS
 from ucutlass.runtime.evidence import Record
 
 
@@ -77,8 +78,6 @@ def proof_of(record: Record) -> VerifyEvidence | MissingEvidence:
 def _untried(record: Record, cases: Sequence[Any]) -> tuple[str, ...]:
     """Returns the distributions that the record's own extents were not verified with, and no reason given: a
     suite that `--distribution` or `--cases` cut short is no proof."""
-    from ucutlass.runtime.distributions import MEANINGS  # needs torch, and `ucc audit --help` does not
-
     named: set[str] = set()
     for case in cases:
         match case:

@@ -19,7 +19,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ucutlass.ir.elements import F32
-from ucutlass.runtime.distributions import Distribution, floats, uniform_integers
+from ucutlass.runtime.distributions import Distribution
+from ucutlass.runtime.draws import floats, uniform_integers
 from ucutlass.runtime.module.inspection import LoadedModule
 from ucutlass.runtime.module.signature import Unusable
 from ucutlass.spans import span

@@ -12,7 +12,6 @@ import pytest
 from cli_machine import H200, LINEAR, Machine, Result
 
 from ucutlass.runtime import isolation, sanitize
-from ucutlass.runtime.distributions import MEANINGS
 from ucutlass.runtime.store import EvidenceStore
 
 command = importlib.import_module("ucutlass.cli.verify")
@@ -146,7 +145,3 @@ def test_a_gpu_that_does_not_answer(verify: Verify, machine: Machine) -> None:
     assert result.status == 3
     assert "the GPU cannot be used: RuntimeError: CUDA driver initialization failed" in result.err
     assert EvidenceStore.open(machine.home / "data" / "evidence.sqlite").find(kind="verify") == ()
-
-
-def test_the_options_name_every_distribution() -> None:
-    assert tuple(MEANINGS) == command._DISTRIBUTIONS

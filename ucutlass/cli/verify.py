@@ -25,27 +25,8 @@ from ucutlass.cli.options import (
     seconds_option,
     sizes_option,
 )
+from ucutlass.runtime.distributions import MEANINGS
 from ucutlass.shapes import complete, parse_sizes
-
-# Written out, because the table of distributions needs torch, and `ucc verify --help` does not.
-_DISTRIBUTIONS = (
-    "integer",
-    "residue",
-    "residue_rows",
-    "residue_columns",
-    "normal",
-    "uniform",
-    "large",
-    "small",
-    "positive",
-    "negated",
-    "zeros",
-    "one_hot",
-    "powers",
-    "wide",
-    "denormal",
-    "special",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +49,7 @@ class _Options:
     "--distribution",
     "distributions",
     multiple=True,
-    type=click.Choice(_DISTRIBUTIONS),
+    type=click.Choice(tuple(MEANINGS)),
     help="Only these numbers at the asked extents; may be repeated.",
 )
 @click.option("--cases", "most", default=64, show_default=True, type=WholeNumber(1), help="Cases at most.")
