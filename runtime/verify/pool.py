@@ -63,45 +63,47 @@ def run(
         return _side_by_side(part, cases, side_by_side)
     rest = list(cases)
     results: list[CaseResult] = []
-    losses = 0
 
-    def add(result: CaseResult) -> None:
-        results.append(result)
-        on_result(result)
+    def add(ended: Sequence[CaseResult]) -> None:
+        for result in ended:
+            results.append(result)
+            on_result(result)
 
     with tempfile.TemporaryDirectory(prefix="ucutlass-verify-") as folder:
         while rest:
             journal = Path(folder) / f"{len(results)}.jsonl"
+            request = {
+                "cases": [as_json(c) for c in rest],
+                "journal": str(journal),
+                "case_seconds": case_seconds,
+            }
             outcome = call(
                 target,
-                {
-                    **shared,
-                    "cases": [as_json(c) for c in rest],
-                    "journal": str(journal),
-                    "case_seconds": case_seconds,
-                },
+                {**shared, **request},
                 limit_seconds=start_seconds + case_seconds * len(rest),
                 memory_bytes=memory_bytes,
             )
-            ended, begun = read_journal(journal, rest)
-            ended_count = next(number for number in count() if number not in ended)
-            for number in range(ended_count):
-                add(ended[number])
-                losses += ended[number].outcome == "lost"
-            if ended_count in begun:
-                add(CaseResult(rest[ended_count], "lost", None, _how(outcome, case_seconds)))
-                losses, ended_count = losses + 1, ended_count + 1
-            rest = rest[ended_count:]
-            if ended_count == 0 or (losses >= most_losses and rest):
-                why = (
-                    _how(outcome, start_seconds)
-                    if ended_count == 0
-                    else f"{losses} cases before it were lost"
-                )
-                for case in rest:
-                    add(CaseResult(case, "not run", None, why))
+            ended = _ended(journal, rest, outcome, case_seconds)
+            add(ended)
+            rest = rest[len(ended) :]
+            losses = sum(result.outcome == "lost" for result in results)
+            if not ended or losses >= most_losses:
+                why = f"{losses} cases before it were lost" if ended else _how(outcome, start_seconds)
+                add([CaseResult(case, "not run", None, why) for case in rest])
                 break
     return tuple(results)
+
+
+def _ended(
+    journal: Path, cases: Sequence[VerifyCase], outcome: isolation.CallOutcome, case_seconds: float
+) -> list[CaseResult]:
+    """Returns the results of the first cases, to the first that a process did not begin; that at which it was lost is, too."""
+    by_number, begun = read_journal(journal, cases)
+    first = next(number for number in count() if number not in by_number)
+    ended = [by_number[number] for number in range(first)]
+    if first in begun:
+        ended.append(CaseResult(cases[first], "lost", None, _how(outcome, case_seconds)))
+    return ended
 
 
 def _side_by_side(

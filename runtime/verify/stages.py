@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -67,57 +68,35 @@ def check(
     """
     # A stage without operands, such as one that fills a buffer, runs where the others do.
     device = device or device_of(arguments)
+    judged = partial(
+        judge_launch,
+        program,
+        arguments=arguments,
+        tile=tile,
+        deterministic=deterministic,
+        repeats=repeats,
+        jitter=jitter,
+        offset=offset,
+        device=device,
+    )
     if not isinstance(launch, StagedLaunch):
-        return judge_launch(
-            program,
-            launch,
-            arguments,
-            tile=tile,
-            deterministic=deterministic,
-            expected=expected,
-            repeats=repeats,
-            jitter=jitter,
-            offset=offset,
-            sample=sample,
-            accepted=accepted,
-            device=device,
-        )[0]
+        return judged(launch, expected=expected, sample=sample, accepted=accepted)[0]
     stages, stored, cut = _judge_stages(
         launch, arguments, tile, deterministic, offset, sample, accepted, device
     )
     if cut:
         return LaunchVerdict((), (), tuple(stages), cut)
     kinds = launch.sized.pipeline.results
-    missing = ""
     mark = None if accepted is None else accepted.mark(program, arguments, stored)
     earlier = None if accepted is None else accepted.find(mark)
-    exact = tuple(exact_result(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
-    references = exact
-    try:
-        if earlier is None and (sample is not None or not end_to_end):
-            raise NotComputed(
-                "only the stages were asked for" if sample is None else "the stages were sampled"
-            )
-        if earlier is None:
-            references = (
-                tuple(expected)
-                if expected is not None
-                else _program_reference(program, launch.sized, arguments)
-            )
-    except (UnsupportedError, NotComputed, torch.OutOfMemoryError) as problem:
-        missing = f"{type(problem).__name__}: {problem}"[:200]
-    verdict, results = judge_launch(
-        program,
-        launch.entire,
-        arguments,
-        tile=tile,
-        deterministic=deterministic,
-        expected=references,
-        repeats=repeats,
-        jitter=jitter,
-        offset=offset,
-        device=device,
-    )
+    references = tuple(exact_result(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
+    missing = ""
+    if earlier is None:
+        try:
+            references = _references(program, launch.sized, arguments, expected, sample, end_to_end)
+        except (UnsupportedError, NotComputed, torch.OutOfMemoryError) as problem:
+            missing = f"{type(problem).__name__}: {problem}"[:200]
+    verdict, results = judged(launch.entire, expected=references)
     problems = list(verdict.problems)
     if deterministic:
         for (name, _), mine, its in zip(kinds, stored, results, strict=True):
@@ -128,6 +107,20 @@ def check(
     elif accepted is not None and expected is None and not missing and deterministic and not problems:
         accepted.add(mark, comparisons)  # which have the bits of the stages', whose mark it is
     return LaunchVerdict(() if missing else comparisons, tuple(problems), tuple(stages), missing)
+
+
+def _references(
+    program: Program,
+    layout: SizedPipeline,
+    arguments: Sequence[Argument],
+    expected: Sequence[Expected] | None,
+    sample: RowSample | None,
+    end_to_end: bool,
+) -> tuple[Expected, ...]:
+    """Returns what the whole is to compute. Raises NotComputed, UnsupportedError, torch.OutOfMemoryError."""
+    if sample is not None or not end_to_end:
+        raise NotComputed("only the stages were asked for" if sample is None else "the stages were sampled")
+    return _program_reference(program, layout, arguments) if expected is None else tuple(expected)
 
 
 class NotComputed(Exception):
