@@ -480,8 +480,39 @@ def schedule_of(
     price: Callable[[Im2colSchedule], float] | None = None,
 ) -> Im2colSchedule | str:
     """The tile that fills the device best, or the one of the least `price`; or why no part of the channels fits."""
-    size = problem.a.read.bytes
-    padded = channel_run(problem, how, sizes)
+    part = _part(problem, how, sizes)
+    if isinstance(part, str):
+        return part
+    passes, depth = problem.passes, 128 // problem.a.read.bytes
+    m, n, batch, stages = extents_of(problem, how, part, depth, sizes)
+    fold = how.fold is not None or problem.stacked > 1
+    priced: list[tuple[float, int, int, Im2colSchedule]] = []
+    for split_k, (tile_m, tile_n, groups, blocks) in itertools.product(
+        _splits(problem, how, sizes), _tiles(problem, how, n, sizes)
+    ):
+        count = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch * split_k
+        storing = storing_registers(problem, how, split_k)
+        held = stages_held(tile_m, tile_n, groups, blocks, -(-stages // split_k), device, passes, storing)
+        if held == 0 or (split_k > 1 and count > device.sms):
+            continue
+        tile, joined = (tile_m, tile_n, depth), problem.b.join is not None
+        s = Im2colSchedule(tile, part, held, groups, blocks, fold, split_k, passes, joined=joined)
+        if price is not None:
+            # Where rows decide, wider tiles take as long by their price, and longer for zeros.
+            priced.append((price(s), tile_n, len(priced), s))
+            continue
+        spent = _schedule_clocks(s, m, n, batch, stages, device)
+        if passes == "f16x3" and tile_n == 128 and not fold and does_much(problem):
+            spent += WIDE_EPILOGUE * math.ceil(count / device.sms)
+        priced.append((spent, 0, len(priced), s))
+    best = min(priced)
+    whole = min(p for p in priced if p[-1].split_k == 1)
+    return best[-1] if passes == "tensor" or best[0] <= SPLIT_GAIN * whole[0] else whole[-1]
+
+
+def _part(problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, ...]) -> int | str:
+    """The channels of a row that TMA gathers, or why none fit."""
+    size, padded = problem.a.read.bytes, channel_run(problem, how, sizes)
     if padded * size < SHORTEST_ROW and how.fold is None:
         channels = sizes[problem.a.axes[how.channel].extent]
         return f"{channels} channels fill half of TMA's shortest row, which takes it as long as a whole one"
@@ -490,54 +521,35 @@ def schedule_of(
         parts = [p for p in parts if padded % p == 0]
         if not parts:
             return f"groups of {padded} channels are no whole rows of 32 bytes"
-    least = min(-(-padded // p) * p for p in parts)
-    part = next(p for p in parts if -(-padded // p) * p <= 1.15 * least)
     if problem.passes in IN_F16 and how.fold is None and how.group is None:
-        part = _part_of_f16(padded, problem.passes)
-    elif how.fold is None and (size == 2 or problem.passes == "tensor"):
-        part = min(parts, key=lambda p: (row_clocks(padded, p, problem.passes), -(-padded // p) * p))
-    depth = 128 // size
-    m, n, batch, stages = extents_of(problem, how, part, depth, sizes)
-    passes = problem.passes
-    tiles = _candidates(passes)
-    if passes in ONE_PASS and not how.across and how.group is None and problem.stacked == 1:
-        tiles += _narrow_tiles(n)
+        return _part_of_f16(padded, problem.passes)
+    if how.fold is None and (size == 2 or problem.passes == "tensor"):
+        return min(parts, key=lambda p: (row_clocks(padded, p, problem.passes), -(-padded // p) * p))
+    least = min(-(-padded // p) * p for p in parts)
+    return next(p for p in parts if -(-padded // p) * p <= 1.15 * least)
+
+
+def _tiles(
+    problem: ConvolutionProblem, how: Im2col, n: int, sizes: tuple[int, ...]
+) -> tuple[tuple[int, int, int, int], ...]:
+    """Rows and columns of the tiles that are tried, groups of warps, and blocks of an SM."""
     if (join := problem.b.join) is not None:
         columns = join.count * sizes[problem.b.axes[how.columns[0]].extent]
-        tiles = tuple((m, columns, g, b) for m, g in JOINED_ROWS for b in range(1, MOST_BLOCKS + 1))
-    fold = how.fold is not None or problem.stacked > 1
-    reduced = any(isinstance(o, Reduction) for o in problem.gemm.outputs)
-    shared = passes == "tensor" or (passes in IN_F16 and padded >= LEAST_SPLIT and not fold)
+        return tuple((m, columns, g, b) for m, g in JOINED_ROWS for b in range(1, MOST_BLOCKS + 1))
+    plain = not how.across and how.group is None and problem.stacked == 1
+    narrow = _narrow_tiles(n) if problem.passes in ONE_PASS and plain else ()
+    return _candidates(problem.passes) + narrow
+
+
+def _splits(problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The parts of K that are tried."""
+    passes, fold = problem.passes, how.fold is not None or problem.stacked > 1
+    long = channel_run(problem, how, sizes) >= LEAST_SPLIT
+    shared = passes == "tensor" or (passes in IN_F16 and long and not fold)
+    if not shared or any(isinstance(o, Reduction) for o in problem.gemm.outputs):
+        return (1,)
     most = MOST_F16_SPLITS if passes in IN_F16 else max(SPLITS)
-    splits = tuple(n for n in SPLITS if n <= most) if shared and not reduced else (1,)
-    priced: list[tuple[float, int, int, Im2colSchedule]] = []
-    for split_k, (tile_m, tile_n, groups, blocks) in itertools.product(splits, tiles):
-        count = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch * split_k
-        storing = storing_registers(problem, how, split_k)
-        held = stages_held(tile_m, tile_n, groups, blocks, -(-stages // split_k), device, passes, storing)
-        if held > 0 and (split_k == 1 or count <= device.sms):
-            s = Im2colSchedule(
-                (tile_m, tile_n, depth),
-                part,
-                held,
-                groups,
-                blocks,
-                fold,
-                split_k,
-                passes,
-                joined=join is not None,
-            )
-            if price is not None:
-                # Where rows decide, wider tiles take as long by their price, and longer for zeros.
-                priced.append((price(s), tile_n, len(priced), s))
-                continue
-            spent = _schedule_clocks(s, m, n, batch, stages, device)
-            if passes == "f16x3" and tile_n == 128 and not fold and does_much(problem):
-                spent += WIDE_EPILOGUE * math.ceil(count / device.sms)
-            priced.append((spent, 0, len(priced), s))
-    best = min(priced)
-    whole = min(p for p in priced if p[-1].split_k == 1)
-    return best[-1] if passes == "tensor" or best[0] <= SPLIT_GAIN * whole[0] else whole[-1]
+    return tuple(n for n in SPLITS if n <= most)
 
 
 def does_much(problem: ConvolutionProblem) -> bool:
