@@ -3,6 +3,8 @@ one."""
 
 from __future__ import annotations
 
+from itertools import islice
+
 from ucutlass.advice.edits import UNPRICED, edit_to
 from ucutlass.advice.facts import KernelFacts
 from ucutlass.advice.finding import Diagnosis, Metric
@@ -26,7 +28,7 @@ def schedules_nearby(f: KernelFacts) -> Diagnosis | None:
         for k in candidates(f.pattern, p.sizes, f.arch, p.device, PartialSchedule())
         if k.plan != p.plan
     )
-    edits = tuple(edit for edit, _ in zip(others, range(MOST_EDITS), strict=False))
+    edits = tuple(islice(others, MOST_EDITS))
     if not edits:
         return None
     return Diagnosis(

@@ -38,19 +38,19 @@ def weights_ahead(
     take less time."""
     if sum(_convolution(stage) is not None for stage in stages) < LEAST_CONVOLUTIONS:
         return graph, list(stages)
-    turner = _Turner(graph, prices)
-    ordered = [turned for number, stage in enumerate(stages) for turned in turner.stages(stage, number == 0)]
+    ahead = _WeightCopies(graph, prices)
+    ordered = [new for number, stage in enumerate(stages) for new in ahead.stages(stage, number == 0)]
     nodes = [
-        turned
+        new
         for node in graph.nodes
-        for turned in (*turner.before.get(node.name, ()), turner.nodes.get(node.name, node))
+        for new in (*ahead.before.get(node.name, ()), ahead.nodes.get(node.name, node))
     ]
-    values = MappingProxyType({**graph.values, **{copy.name: copy.tensor for copy in turner.copies.values()}})
+    values = MappingProxyType({**graph.values, **{copy.name: copy.tensor for copy in ahead.copies.values()}})
     return replace(graph, nodes=tuple(nodes), values=values), ordered
 
 
 @dataclass(slots=True)
-class _Turner:
+class _WeightCopies:
     """`copies` are by the weight, `nodes` are convolutions that read copies, `before` the copies that a convolution is
     the first to read."""
 
@@ -75,24 +75,24 @@ class _Turner:
         operands = list(convolution.operands)
         operands[1] = replace(operand, value=copy.name, axes=behind(operand.axes, channels))
         reader = replace(convolution, operands=tuple(operands))
-        turned = replace(
+        reading_copy = replace(
             stage,
             nodes=tuple(reader if node is convolution else node for node in stage.nodes),
             inputs=tuple(copy.name if value == weight else value for value in stage.inputs),
         )
-        if not self._pays(stage, turned, copy):
+        if not self._pays(stage, reading_copy, copy):
             return [stage]
         self.nodes[convolution.name] = reader
         if weight in self.copies:
-            return [turned]
+            return [reading_copy]
         self.copies[weight] = copy
         self.before[convolution.name] = (copy,)
-        return [ImportedStage((copy,), (weight,), (copy.name,)), turned]
+        return [ImportedStage((copy,), (weight,), (copy.name,)), reading_copy]
 
-    def _pays(self, stage: ImportedStage, turned: ImportedStage, copy: Computation) -> bool:
+    def _pays(self, stage: ImportedStage, reading_copy: ImportedStage, copy: Computation) -> bool:
         values = {**self.graph.values, copy.name: copy.tensor}
         saved = self.prices.of_stage(values, stage.nodes, stage.outputs)
-        saved -= self.prices.of_stage(values, turned.nodes, stage.outputs)
+        saved -= self.prices.of_stage(values, reading_copy.nodes, stage.outputs)
         return saved > max(LEAST_GAIN, LEAST_SHARE * self.prices.of_stage(values, (copy,), (copy.name,)))
 
 

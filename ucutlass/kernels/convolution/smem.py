@@ -71,7 +71,7 @@ def rows_staged(
     along N or along M."""
     rows, main = schedule.tile[0], main_bytes(problem, schedule)
     whole = isinstance(schedule, WgradSchedule)
-    while rows > 32 and staged_bytes(problem.gemm, rows, schedule.tile[1], contiguous_mode) > main:
+    while rows > LEAST_ROWS and staged_bytes(problem.gemm, rows, schedule.tile[1], contiguous_mode) > main:
         if whole and rows % 64:
             break
         rows //= 2
