@@ -11,7 +11,7 @@ from ucutlass.runtime.isolation import CallOutcome, Crashed, Exited, Raised, Ret
 
 
 def outcome(target: str, **arguments: Any) -> CallOutcome:
-    return isolated.run(target, arguments, limit_seconds=60)
+    return isolated.run(target, arguments, limit_seconds=300)
 
 
 def test_the_ways_in_which_a_call_ends(monkeypatch: pytest.MonkeyPatch) -> None:

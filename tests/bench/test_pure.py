@@ -312,9 +312,9 @@ def test_the_gpu_is_found_by_its_uuid() -> None:
 
 
 def _hold(folder: Path, held: Any, leave: Any) -> None:
-    with gpu_lock.hold_gpu("GPU-x", timeout_seconds=10, on_wait=lambda _: None, folder=folder):
+    with gpu_lock.hold_gpu("GPU-x", timeout_seconds=60, on_wait=lambda _: None, folder=folder):
         held.set()
-        leave.wait(30)
+        leave.wait(600)
 
 
 def test_one_process_at_a_time_times_on_a_gpu(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_one_process_at_a_time_times_on_a_gpu(tmp_path: Path) -> None:
     other = context.Process(target=_hold, args=(tmp_path, held, leave))
     other.start()
     try:
-        assert held.wait(30)
+        assert held.wait(120)
         texts: list[str] = []
         with (
             pytest.raises(LockTimeout),
@@ -335,8 +335,8 @@ def test_one_process_at_a_time_times_on_a_gpu(tmp_path: Path) -> None:
             pass
     finally:
         leave.set()
-        other.join(30)
-    with gpu_lock.hold_gpu("GPU-x", timeout_seconds=5, on_wait=lambda _: None, folder=tmp_path):
+        other.join(120)
+    with gpu_lock.hold_gpu("GPU-x", timeout_seconds=60, on_wait=lambda _: None, folder=tmp_path):
         pass
 
 

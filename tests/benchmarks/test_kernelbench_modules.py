@@ -208,8 +208,8 @@ def test_the_lock_is_free_while_a_graph_is_compiled(tmp_path: Path) -> None:
 
 
 def hold(lock: str, note: str) -> None:
-    turns.DeviceLock(Path(lock), 0.5).take()
     append(Path(note), {"stage": "check"})
+    turns.DeviceLock(Path(lock), 0.5).take()
     time.sleep(100)
 
 
@@ -280,7 +280,7 @@ def test_jobs_share_a_gpu_s_memory() -> None:
     waiting.join(0.2)
     assert not gpu_jobs  # the large one has all of it
     queue.give(0, large)
-    waiting.join(10)
+    waiting.join(60)
     assert gpu_jobs[0] is not None and gpu_jobs[0].name == "last"
     queue.close()
     assert queue.take(1) is None

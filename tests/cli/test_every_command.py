@@ -523,7 +523,7 @@ def test_a_signal_while_it_imports(name: str, seconds: float, environ: dict[str,
     time.sleep(seconds)
     number = signal.SIGINT if seconds != 0.05 else signal.SIGTERM
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     result = sound(Result(process.returncode, out.decode(), err.decode()))
     assert result.status in (128 + number, ROWS[name].status)
 

@@ -16,7 +16,7 @@ from ucutlass.entry import Signals
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
 signals = Signals()
 signals.running()
-step = threading.Thread(target=time.sleep, args=(60,))
+step = threading.Thread(target=time.sleep, args=(600,))
 try:
     with signals.journaled():
         step.start()
@@ -33,10 +33,9 @@ def test_a_signal_waits_for_no_step_of_a_session(number: signal.Signals) -> None
         [sys.executable, "-c", _WORKING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "working\n"
-        began = time.monotonic()
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
-    assert process.returncode == 128 + number and time.monotonic() - began < 30
+        out, err = process.communicate(timeout=300)
+    assert process.returncode == 128 + number
     words = "terminated" if number is signal.SIGTERM else "interrupted"
     assert err == f"ucc: {words}\n" and out == ""
 
@@ -69,5 +68,5 @@ def test_a_signal_waits_for_no_reading_of_a_module(tmp_path: Path) -> None:
             time.sleep(0.05)
         assert mark.exists()
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGTERM and err.endswith("ucc: terminated\n")

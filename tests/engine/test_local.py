@@ -11,7 +11,7 @@ from threading import Event, Thread
 
 import pytest
 from engine_fakes import GPUS, notes, table
-from runtime_fakes import all_ended
+from runtime_fakes import all_ended, hung
 
 import ucutlass.engine
 from ucutlass.cli import engines
@@ -161,8 +161,12 @@ def test_a_call_may_have_processes_of_its_own_which_end_with_it(engine: LocalEng
     assert len({found["outer"], found["inner"], os.getpid()}) == 3
     crashed = value(engine.submit("nests", {**asked, "inner": "crash"}, near="x").result())
     assert isinstance(crashed, dict) and crashed["how"] == "Crashed"
-    task = engine.submit("nests", {**asked, "inner": "stays"}, near="x", limit_seconds=5)
-    assert isinstance(task.result(), TimedOut) and len(notes(log)) == 1
+
+    def nests(limit: float) -> CallOutcome:
+        return engine.submit("nests", {**asked, "inner": "stays"}, near="x", limit_seconds=limit).result()
+
+    _, outcome = hung(nests, log)
+    assert isinstance(outcome, TimedOut) and len(notes(log)) == 1
     assert all_ended([int(notes(log)[0])])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Thread, Timer
 
 import pytest
-from runtime_fakes import alive, all_ended
+from runtime_fakes import alive, all_ended, hung
 
 from ucutlass.runtime.isolation import (
     CallOutcome,
@@ -102,9 +102,10 @@ def test_a_crash_is_located(warm: WarmProcess) -> None:
 
 def test_a_hang_is_killed_with_its_children(warm: WarmProcess, tmp_path: Path) -> None:
     assert call(warm, "add", a=1, b=2) == Returned(3, "")
-    call_outcome = call(warm, "hangs", limit_seconds=2.0, note=str(tmp_path / "note"))
-    assert call_outcome == TimedOut(2.0, "")
-    assert all_ended([int(n) for n in (tmp_path / "note").read_text().split()])
+    note = tmp_path / "note"
+    limit, call_outcome = hung(lambda limit: call(warm, "hangs", limit, note=str(note)), note)
+    assert call_outcome == TimedOut(limit, "")
+    assert all_ended([int(n) for n in note.read_text().split()])
     assert call(warm, "add", a=1, b=2) == Returned(3, "")
 
 
@@ -197,17 +198,19 @@ def test_a_template_that_uses_a_gpu_forks_nothing() -> None:
 
 
 def test_what_waits_when_it_is_closed_starts_no_other_process(tmp_path: Path) -> None:
-    warm, heard = WarmProcess(), []
+    warm, heard, note = WarmProcess(), [], tmp_path / "note"
 
     def waits() -> None:
         with pytest.raises(RuntimeError, match="closed"):
             warm.call("engine_fakes:note", {"log": str(tmp_path / "log"), "words": "late"}, limit_seconds=60)
         heard.append("closed")
 
-    # It is at work for a second, so that the other call waits, and closing does too.
-    first = Thread(target=lambda: heard.append(call(warm, "hangs", 1.0, note=str(tmp_path / "note"))))
+    # It is at work for seconds, so that the other call waits, and closing does too.
+    first = Thread(
+        target=lambda: heard.append(hung(lambda limit: call(warm, "hangs", limit, note=str(note)), note)[1])
+    )
     first.start()
-    while not (tmp_path / "note").exists():
+    while not note.exists():
         time.sleep(0.01)
     second = Thread(target=waits)
     second.start()

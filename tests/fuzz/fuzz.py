@@ -49,6 +49,7 @@ from ucutlass.shapes import complete, free_dims
 from ucutlass.typical_sizes import typical_sizes
 
 __all__ = [
+    "HANG_SECONDS",
     "LARGEST",
     "SECONDS",
     "TooSlow",
@@ -62,6 +63,9 @@ __all__ = [
 
 SECONDS = 2.0
 """Processor time that each command may take for one program."""
+
+HANG_SECONDS = 60.0
+"""The same for tests, which find hangs: on a machine that other work shares, the time of a step doubles."""
 
 BYTES = 500 << 20
 """Memory that a worker's process may grow by for one program."""
@@ -302,9 +306,9 @@ _LONGEST = 2_000
 """Characters of a failure's words."""
 
 
-def _row(seed: int) -> dict[str, Any]:
+def _row(seed: int, seconds: float = SECONDS) -> dict[str, Any]:
     try:
-        case = judge(seed)
+        case = judge(seed, seconds)
     except Exception as error:  # whatever escapes is the finding
         words = "".join(traceback.format_exception(error, limit=-2, chain=False))
         return {"seed": seed, "failure": words[:_LONGEST]}
@@ -318,11 +322,11 @@ def _row(seed: int) -> dict[str, Any]:
     }
 
 
-def tally(start: int, count: int) -> Tally:
+def tally(start: int, count: int, seconds: float = SECONDS) -> Tally:
     """Judges the cases `start` to `start + count - 1` in this process."""
     counts = Tally()
     for seed in range(start, start + count):
-        counts.add(_row(seed))
+        counts.add(_row(seed, seconds))
     return counts
 
 

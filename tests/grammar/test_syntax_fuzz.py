@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.fuzz import processor_time
+from tests.fuzz.fuzz import HANG_SECONDS, processor_time
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import decode, parse
 from ucutlass.grammar.problems import SyntaxProblem
@@ -15,15 +15,13 @@ from ucutlass.grammar.syntax import File
 
 PROGRAMS = sorted((Path(__file__).parent.parent.parent / "examples" / "tasks").glob("*.ucu"))
 SIZE = 64 * 1024
-SECONDS = 2.0
-"""Processor time that a text of SIZE may take, whatever else the machine does."""
 
 _BYTES = b"()[]{}=:,.+-*/%#@|<>! \n\t\0\xff\xc3abcxKM0129e_"
 
 
 def _ends_well(data: bytes) -> tuple[File, str] | None:
     """The tree and its canonical text, or None where the bytes are no program."""
-    with processor_time(SECONDS):
+    with processor_time(HANG_SECONDS):
         try:
             tree = parse(decode(data))
         except SyntaxProblem as error:

@@ -144,7 +144,7 @@ class Host:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=300,
         )
         assert done.returncode == 0, f"{done.returncode} {done.stderr[-3000:]}"
         answer = json.loads(done.stdout)

@@ -15,6 +15,7 @@ from threading import Event, Thread
 import pytest
 
 from tests.jit.lean_plans import biased
+from tests.runtime.runtime_fakes import hung
 from ucutlass import backend
 from ucutlass.emit import emit
 from ucutlass.emit.gemm.lean import lean
@@ -139,10 +140,15 @@ def test_a_worker_that_is_killed_takes_its_build_alone(
 def test_a_worker_that_hangs_ends_in_time(
     compiler: nvrtc.Nvrtc, tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker.does(f'sleep 1000 & echo $! >> "{worker.folder}/started"; wait', monkeypatch)
-    with pytest.raises(errors.BuildTimedOut):
-        compiled(tmp_path / "build", limit=0.5)
-    assert len(worker.started) == 2 and all_ended(worker.started)
+    child = worker.folder / "child"
+    worker.does(f'sleep 1000 & echo $! > "{child}"; wait', monkeypatch)
+
+    def ends(limit: float) -> None:
+        with pytest.raises(errors.BuildTimedOut):
+            compiled(tmp_path / "build", limit=limit)
+
+    hung(ends, child)
+    assert all_ended([*worker.started, int(child.read_text())])
 
 
 def test_a_cancelled_worker_ends(

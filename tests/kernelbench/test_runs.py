@@ -317,7 +317,7 @@ def test_problems_are_read_side_by_side(root: Path, tmp_path: Path) -> None:
     def read(name: str) -> OptimizationProblem:
         asked.append(name)
         if len(asked) <= 4:
-            together.wait(20)
+            together.wait(120)
         return opening(run).problem_of(name)
 
     machine, said = Machine(), list[int]()

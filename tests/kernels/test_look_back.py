@@ -14,7 +14,7 @@ import torch
 from tests import isolated
 from tests.emit import emulator, plan_reference
 from tests.emit.harness import HOST_SHIM
-from tests.emulated import Job, emulate
+from tests.emulated import LIMIT_SECONDS, Job, emulate
 from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
@@ -184,7 +184,7 @@ def test_blocks_side_by_side_in_any_order_give_the_same_bits(
     """Three blocks run at a time, started in another order at each launch: one that waited for a block that
     has not begun would wait for ever."""
     given = {"program": program, "shape": shape, "fields": fields}
-    outcome = isolated.run(f"{__name__}:side_by_side", given, limit_seconds=200)
+    outcome = isolated.run(f"{__name__}:side_by_side", given, limit_seconds=LIMIT_SECONDS)
     assert isinstance(outcome, isolation.Returned) and outcome.value == [True] * 4, outcome
 
 

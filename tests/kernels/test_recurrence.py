@@ -13,6 +13,7 @@ import torch
 
 from tests import isolated
 from tests.emit import emulator
+from tests.emulated import LIMIT_SECONDS
 from ucutlass.emit import emit
 from ucutlass.ir.elements import BF16, F16, F32
 from ucutlass.ir.hardware import ARCHES, DEVICES
@@ -135,7 +136,7 @@ def test_a_launch_ends_though_a_block_never_runs(tmp_path: Path) -> None:
         text = text.replace(whole, part)
     library = emulator.build_unit("", [replace(source, text=text)], tmp_path, threads=plan.grid)
     arguments = {"library": str(library), "entry": source.entry, "workspace": plan.workspace}
-    outcome = isolated.run("tests.kernels.test_recurrence:launched", arguments, limit_seconds=60)
+    outcome = isolated.run("tests.kernels.test_recurrence:launched", arguments, limit_seconds=LIMIT_SECONDS)
     assert isinstance(outcome, Crashed) and outcome.signal == "SIGABRT"
 
 

@@ -13,7 +13,7 @@ import torch
 from tests import isolated
 from tests.emit import emulator, plan_reference
 from tests.emit.harness import HOST_SHIM
-from tests.emulated import Job, emulate
+from tests.emulated import LIMIT_SECONDS, Job, emulate
 from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
@@ -295,7 +295,7 @@ def test_kept_exponentials_of_huge_numbers() -> None:
         "scores": "rows",
         "seed": 3,
     }
-    outcome = isolated.run("tests.kernels.huge_numbers:emulate_here", given, limit_seconds=200)
+    outcome = isolated.run("tests.kernels.huge_numbers:emulate_here", given, limit_seconds=LIMIT_SECONDS)
     assert isinstance(outcome, isolation.Returned), outcome
     assert outcome.value["missing"] == 0
     assert outcome.value["error"] < 2.0**-7
@@ -304,7 +304,7 @@ def test_kept_exponentials_of_huge_numbers() -> None:
 @compiled
 def test_blocks_of_the_grid_share_a_row() -> None:
     """Three blocks, side by side, are all that run: one that waited for a fourth would wait for ever."""
-    outcome = isolated.run(f"{__name__}:of_a_grid", {}, limit_seconds=200)
+    outcome = isolated.run(f"{__name__}:of_a_grid", {}, limit_seconds=LIMIT_SECONDS)
     assert isinstance(outcome, isolation.Returned) and outcome.value < 1e-5, outcome
 
 

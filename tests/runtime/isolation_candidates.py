@@ -82,7 +82,7 @@ def leaves_a_daemon(note: str) -> str:
         os.setsid()
         if os.fork() == 0:
             os.chdir("/")
-            os.closerange(0, 1 << 10)
+            os.closerange(0, 1 << 16)
             while True:
                 # Whole or not at all: a kill in the middle leaves no empty note.
                 fresh = Path(f"{note}.new")

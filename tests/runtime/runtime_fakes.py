@@ -8,9 +8,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ucutlass.emit.text import Source
 from ucutlass.runtime.toolchain import Cutlass, HostCompiler, Nvcc, Toolchain
+
+T = TypeVar("T")
 
 SCRIPT = """#!/bin/sh
 home=$(dirname "$0")
@@ -98,12 +101,22 @@ def alive(pid: int) -> bool:
 def all_ended(pids: Iterable[int]) -> bool:
     """Whether all of them are gone. A killed group dies soon after its leader, not with it: waits
     for the rest as long as a loaded machine may take."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     left = [pid for pid in pids if alive(pid)]
     while left and time.monotonic() < deadline:
         time.sleep(0.01)
         left = [pid for pid in left if alive(pid)]
     return not left
+
+
+def hung(call: Callable[[float], T], note: Path) -> tuple[float, T]:
+    """A call that writes `note` and then hangs, under the first time limit that let it come so far, and that
+    limit in seconds: an idle machine needs the shortest, and a loaded one is given more."""
+    for limit in (2.0, 8.0, 32.0):
+        outcome = call(limit)
+        if note.exists() and note.read_text():
+            return limit, outcome
+    raise AssertionError(f"{note} was not written within {limit:g} s")
 
 
 KILLED = -signal.SIGKILL

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from runtime_fakes import all_ended
+from runtime_fakes import all_ended, hung
 
 from ucutlass.runtime.isolation import (
     CallOutcome,
@@ -65,9 +65,10 @@ def test_a_crash_is_named_and_located(function: str, name: str) -> None:
 
 
 def test_a_hang_is_killed_with_its_children(tmp_path: Path) -> None:
-    outcome = call("hangs", limit_seconds=3.0, note=str(tmp_path / "note"))
-    assert isinstance(outcome, TimedOut) and outcome.limit_seconds == 3.0
-    processes = [int(n) for n in (tmp_path / "note").read_text().split()]
+    note = tmp_path / "note"
+    limit, outcome = hung(lambda limit: call("hangs", limit_seconds=limit, note=str(note)), note)
+    assert isinstance(outcome, TimedOut) and outcome.limit_seconds == limit
+    processes = [int(n) for n in note.read_text().split()]
     assert len(processes) == 2 and all_ended(processes)
 
 

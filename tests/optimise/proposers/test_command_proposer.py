@@ -31,12 +31,12 @@ def answered(
 ) -> tuple[Answer, Spend]:
     spent: list[Spend] = []
     ask, state = asked(role)
-    answer = CommandProposer(subject, command, 30.0).propose(ask, state, spent.append)
+    answer = CommandProposer(subject, command, 300.0).propose(ask, state, spent.append)
     return answer, sum(spent, NOTHING)
 
 
 def failed(
-    subject: ProblemDescription, command: list[str], limit: float = 30.0
+    subject: ProblemDescription, command: list[str], limit: float = 300.0
 ) -> tuple[ProposerFailed, Spend]:
     spent: list[Spend] = []
     ask, state = asked()
@@ -76,7 +76,7 @@ def test_a_daemon_of_the_command_does_not_survive_the_call(
         "if os.fork() == 0:\n"
         "    os.setsid()\n"
         "    if os.fork() == 0:\n"
-        "        os.closerange(0, 64)\n"
+        "        os.closerange(0, 1 << 16)\n"
         f"        Path({str(note)!r}).write_text(str(os.getpid()))\n"
         "        time.sleep(1000)\n"
         "    os._exit(0)\n"
