@@ -36,7 +36,7 @@ def main() -> None:
         child = os.fork()
         if child == 0:
             os.setsid()
-            signal.alarm(60)
+            signal.alarm(300)
             _settle(document)
             _signal(document, cli, entry)
             _end(entry)
