@@ -98,9 +98,7 @@ class Loader:
             if plan.peels and moved and not self.ends and source not in phased(self.problem):
                 read = f"load_between<{count}>(p.t{source.pointer}, o)"
             if plan.schedule.straddle and moved and not plan.peels:
-                modes = [m for m in range(len(self.problem.modes)) if m in touched(plan, source.axes)]
-                total = self.writer.fields.size(tuple(self.problem.modes[m] for m in modes))
-                read = f"load_shifted<kVector>(p.t{source.pointer}, o, {total})"
+                read = f"load_shifted<kVector>(p.t{source.pointer}, o, {self._size(source)})"
             if cpp != stored_cpp(source.elem):
                 read = f"widen<{cpp}>({read})"
             return [
@@ -125,6 +123,14 @@ class Loader:
             f"{pack}.value[v] = in && {valid} ? {read} : {outside};",
             "}",
         ]
+
+    def _size(self, source: Load) -> str:
+        """The elements of a load's tensor, beyond which a vector is zeros. Axes that an index reads have extents of
+        their own, not of the modes."""
+        modes, fields = self.problem.modes, self.writer.fields
+        if any(a.extent is not None for a in source.axes):
+            return fields.reach(source.axes, modes)
+        return fields.size(tuple(m for i, m in enumerate(modes) if i in touched(self.plan, source.axes)))
 
     def _aligned(self, source: Load) -> int:
         """The elements of a load that one access moves."""

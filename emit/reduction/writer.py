@@ -74,8 +74,20 @@ class Fields:
         value = " * ".join(f"({product(mode)})" for mode in modes)
         return self.numbered("size", modes, "int64_t", value)
 
+    def reach(self, axes: tuple[AxisAccess, ...], modes: tuple[Product, ...]) -> str:
+        """The elements of a tensor up to the last that loads along these axes may read."""
+        value = " + ".join(["1", *(f"({product(a.stride)}) * ({_last(a, modes)})" for a in axes)])
+        return self.numbered("size", axes, "int64_t", value)
+
     def mode(self, mode: int, extent: Product) -> str:
         return self.add(f"m{mode}", "int64_t", product(extent))
+
+
+def _last(axis: AxisAccess, modes: tuple[Product, ...]) -> str:
+    """The greatest coordinate of an axis that a load may read, in the host's terms."""
+    if axis.extent is not None:
+        return f"{host_extent(axis.extent)} - 1"
+    return " + ".join(f"({product(modes[m])} - 1)" for m, _ in axis.at.terms)
 
 
 def host_extent(extent: Extent) -> str:

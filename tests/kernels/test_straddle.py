@@ -33,6 +33,9 @@ VALID_POOL = "kernel k(x: f32[B, W]) -> f32[B, Q=W-6] { return mean[S=3](x[W = Q
 SCALED = "kernel k(x: bf16[B, C, P], g: f32[C]) -> bf16[B, C, P] { return relu(x) * g SCHEDULE }"
 SUM = "kernel k(x: f32[A, B], y: bf16[A, B]) -> f32[A, B] { return x + y SCHEDULE }"
 SWAPPED = "kernel k(x: bf16[A, B, C]) -> bf16[B, A, C] { return x SCHEDULE }"
+STRIDED = "kernel k(x: bf16[D, Z, B], w: f32[L, B]) -> bf16[D, L, B] { return where(w > 0, x[Z = 2*L + 1], 1) SCHEDULE }"
+BACKWARDS = "kernel k(x: f32[D, Z, B]) -> f32[D, L=6, B] { return x[Z = 6 - L] * 2 SCHEDULE }"
+GATHERED = "kernel k(x: f32[V, B], i: i32[L]) -> f32[L, B] { return x[V = i] * 2 SCHEDULE }"
 PRODUCT = "kernel k(x: bf16[T, D]) -> f32[T] { return prod[D](x) SCHEDULE }"
 
 
@@ -139,6 +142,10 @@ CASES = {
     "short lines": (SCALED, "vector 8", {"B": 3, "C": 7, "P": 3}),
     "product": (PRODUCT, "vector 8", {"T": 9, "D": 21}),
     "lines in another order": (SWAPPED, "vector 8", {"A": 5, "B": 7, "C": 77}),
+    "lines of a longer axis": (STRIDED, "vector 4", {"D": 5, "Z": 8, "L": 3, "B": 33}),
+    "lines of a shorter axis": (STRIDED, "vector 4", {"D": 5, "Z": 2, "L": 7, "B": 33}),
+    "lines backwards": (BACKWARDS, "vector 4", {"D": 6, "Z": 9, "B": 33}),
+    "gathered lines": (GATHERED, "vector 4", {"L": 29, "V": 3, "B": 33}),
     "words in another order": (SWAPPED.replace("bf16", "f32"), "vector 4", {"A": 5, "B": 7, "C": 53}),
 }
 
