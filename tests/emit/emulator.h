@@ -141,9 +141,15 @@ CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, voi
                        cuuint32_t const* box, cuuint32_t const*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 Box box_of(CUtensorMap const& map, std::initializer_list<int> from);
 void start();
+// A variable in shared memory that a cluster's blocks have each of their own, and what tells the block that it is of.
+struct Variable { uint8_t* data; size_t size; unsigned long* block; };
+inline std::vector<Variable> variables;
+void register_variable(Variable variable);
 // A variable in shared memory begins every block as NaN: the first thread that comes to it writes that.
 template <class T> void begin(T& variable, unsigned long& block) {
-  if (block != blocks) { block = blocks; memset(static_cast<void*>(&variable), 0xff, sizeof(T)); }
+  if (block == blocks) return;
+  register_variable({reinterpret_cast<uint8_t*>(&variable), sizeof(T), &block});
+  block = blocks; memset(static_cast<void*>(&variable), 0xff, sizeof(T));
 }
 void begin_block(int threads);
 /// Runs the block's threads until none of them goes on. False where none did: all of them wait.
@@ -152,19 +158,22 @@ void end_block();
 void run_block(int threads);
 // The blocks of a cluster take turns: one runs until all of its threads have ended or wait for the others'.
 struct Block {
+  struct Copy { std::vector<uint8_t> bytes; unsigned long block = 0; };
   std::vector<Fiber> fibers; std::vector<uint8_t> memory; std::vector<int> arrived; int at_barrier = 0, ended = 0;
+  std::vector<Copy> copies; unsigned long blocks = 0;  // of `variables`, while another block runs
   Block(); Block(Block&&) noexcept; Block& operator=(Block&&) noexcept; ~Block();
-  void exchange() {
-    std::swap(fibers, emu::fibers); std::swap(memory, emu::memory); std::swap(arrived, emu::arrived);
-    std::swap(at_barrier, emu::at_barrier); std::swap(ended, emu::ended);
-  }
+  void exchange();
+  Copy& copy(size_t variable);
 };
 inline std::vector<Block> cluster; inline int rank_in_cluster = 0, at_cluster_barrier = 0;
 void wait_for_cluster();
 /// The place in another block's shared memory of what lies at this place in this block's.
 void* of_rank(void const* place, int rank);
-void run_cluster(unsigned first, int size, int threads, size_t bytes);
+/// Runs the blocks of a cluster, of which `at` gives the place by the rank.
+void run_cluster(std::function<uint3(unsigned)> const& at, int size, int threads, size_t bytes);
 cudaError_t run_clusters(cudaLaunchConfig_t const* c, int size);
+/// The same where a launch's attribute has a cluster of so many blocks, all that there are along y.
+cudaError_t run_columns(cudaLaunchConfig_t const* c, int size);
 cudaError_t run_blocks(cudaLaunchConfig_t const* c);
 template <int kSize, class... E, class... A>
 cudaError_t launch_clusters(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&... args) {
@@ -198,6 +207,7 @@ cudaError_t launch(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&..
 #define __cluster_barrier_arrive()
 #define __cluster_barrier_wait emu::wait_for_cluster
 #define __cluster_map_shared_rank emu::of_rank
+#define __clusterRelativeBlockRank() unsigned(emu::rank_in_cluster)
 #define __syncwarp() ((void)emu::shuffle(emu::Op::shuffle_from, 0, 0))
 #define threadIdx (emu::current->tid)
 #define __syncthreads emu::barrier
@@ -221,6 +231,7 @@ inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t v) {
 #define cudaFuncSetAttribute(...) cudaSuccess
 #define cudaGetDevice(device) (*(device) = 0, cudaSuccess)
 #define cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, ...) (*(blocks) = 1, cudaSuccess)
+#define cudaOccupancyMaxActiveClusters(clusters, ...) (*(clusters) = 2, cudaSuccess)
 #define cudaGetLastError() cudaSuccess
 template <class T> T __ldg(T const* p) { return *p; }
 template <class T> T __ldcg(T const* p) { return *p; }

@@ -151,6 +151,8 @@ void arrive(void const* barrier, int64_t bytes) { auto& b = barriers.at(barrier)
 void complete_bytes(void const* barrier, int64_t bytes) { auto& b = barriers.at(barrier); b.bytes -= bytes; complete_phase(b); }
 uint32_t phase_of(void const* barrier) { return barriers.at(barrier).phase; }
 void wait_for_copies(void const* barrier, uint32_t parity) {
+  static EMULATED_LOCAL int64_t waits = 0;
+  int64_t const own = ++waits;
   while (phase_of(barrier) == parity) {
     bool ran = false;
     for (size_t i = 0; i < bulk_copies.size(); ++i) {
@@ -161,8 +163,13 @@ void wait_for_copies(void const* barrier, uint32_t parity) {
       barriers.at(barrier).bytes -= copy.bytes;
       ran = true;
     }
-    if (ran) complete_phase(barriers.at(barrier)); else spin();
+    if (ran) complete_phase(barriers.at(barrier));
+    else {
+      current->waiting = own;  // for what another block of the cluster sends, perhaps
+      spin();
+    }
   }
+  current->waiting = 0;
 }
 void copy_later(void const* barrier, int bytes, std::function<void()> copy) { bulk_copies.push_back({barrier, bytes, std::move(copy)}); }
 CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data, cuuint64_t const* sizes, cuuint64_t const* bytes,
@@ -239,18 +246,42 @@ Block::Block() = default;
 Block::Block(Block&&) noexcept = default;
 Block& Block::operator=(Block&&) noexcept = default;
 Block::~Block() = default;
+void register_variable(Variable variable) {
+  auto const known = [&](Variable const& v) { return v.data == variable.data; };
+  if (!cluster.empty() && std::none_of(variables.begin(), variables.end(), known)) variables.push_back(variable);
+}
+Block::Copy& Block::copy(size_t variable) {
+  if (copies.size() < variables.size()) copies.resize(variables.size());
+  copies[variable].bytes.resize(variables[variable].size);
+  return copies[variable];
+}
+void Block::exchange() {
+  std::swap(fibers, emu::fibers); std::swap(memory, emu::memory); std::swap(arrived, emu::arrived);
+  std::swap(at_barrier, emu::at_barrier); std::swap(ended, emu::ended); std::swap(blocks, emu::blocks);
+  for (size_t i = 0; i < variables.size(); ++i) {
+    auto& [bytes, block] = copy(i);
+    std::swap_ranges(bytes.begin(), bytes.end(), variables[i].data); std::swap(block, *variables[i].block);
+  }
+}
 void wait_for_cluster() { ++at_cluster_barrier; current->ready = false; yield(); }
 void* of_rank(void const* place, int rank) {
   uint8_t* const first = shared();
   if (rank == rank_in_cluster) return const_cast<void*>(place);
+  for (size_t i = 0; i < variables.size(); ++i) {
+    size_t const offset = static_cast<uint8_t const*>(place) - variables[i].data;
+    if (offset >= variables[i].size) continue;
+    auto& [bytes, block] = cluster[rank].copy(i);
+    if (block != cluster[rank].blocks) { block = cluster[rank].blocks; std::fill(bytes.begin(), bytes.end(), uint8_t(0xff)); }
+    return bytes.data() + offset;
+  }
   auto const other = (reinterpret_cast<uintptr_t>(cluster[rank].memory.data()) + 1023) / 1024 * 1024;
   return reinterpret_cast<uint8_t*>(other) + (static_cast<uint8_t const*>(place) - first);
 }
-void run_cluster(unsigned first, int size, int threads, size_t bytes) {
+void run_cluster(std::function<uint3(unsigned)> const& at, int size, int threads, size_t bytes) {
   cluster = std::vector<Block>(size);
   auto const each = [&](auto const& work) {
     for (rank_in_cluster = 0; rank_in_cluster < size; ++rank_in_cluster) {
-      blockIdx = uint3{first + rank_in_cluster, 0, 0};
+      blockIdx = at(unsigned(rank_in_cluster));
       cluster[rank_in_cluster].exchange();
       work();
       cluster[rank_in_cluster].exchange();
@@ -268,15 +299,30 @@ void run_cluster(unsigned first, int size, int threads, size_t bytes) {
     }
   }
   if (failure == cudaSuccess) each(end_block);
+  cluster.clear(); variables.clear(); at_cluster_barrier = 0;
 }
 cudaError_t run_clusters(cudaLaunchConfig_t const* c, int size) {
   gridDim = c->gridDim; blockDim = c->blockDim;
   for (unsigned x = 0; x < gridDim.x && failure == cudaSuccess; x += size) {
-    run_cluster(x, std::min(size, int(gridDim.x - x)), int(blockDim.x), c->dynamicSmemBytes);
+    auto const at = [&](unsigned rank) { return uint3{x + rank, 0, 0}; };
+    run_cluster(at, std::min(size, int(gridDim.x - x)), int(blockDim.x), c->dynamicSmemBytes);
+  }
+  return failure.exchange(cudaSuccess);
+}
+cudaError_t run_columns(cudaLaunchConfig_t const* c, int size) {
+  gridDim = c->gridDim; blockDim = c->blockDim;
+  if (int(gridDim.y) != size) { fprintf(stderr, "clusters of %d in a grid of %u\n", size, gridDim.y); abort(); }
+  for (unsigned x = 0; x < gridDim.x && failure == cudaSuccess; ++x) {
+    auto const at = [&](unsigned rank) { return uint3{x, rank, 0}; };
+    run_cluster(at, size, int(blockDim.x * blockDim.y), c->dynamicSmemBytes);
   }
   return failure.exchange(cudaSuccess);
 }
 cudaError_t run_blocks(cudaLaunchConfig_t const* c) {
+  for (unsigned i = 0; i < c->numAttrs; ++i) {
+    auto const& [id, pad, value] = c->attrs[i];
+    if (id == cudaLaunchAttributeClusterDimension && value.clusterDim.y > 1) return run_columns(c, int(value.clusterDim.y));
+  }
   gridDim = c->gridDim; blockDim = c->blockDim;
 #ifdef EMULATOR_THREADS
   // In an order of their own at each launch, as the hardware may start them.

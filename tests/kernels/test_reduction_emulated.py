@@ -71,6 +71,29 @@ def test_parts_that_a_launch_of_its_own_merges(value: str) -> None:
     assert row.status == "right", row.detail
 
 
+CLUSTERS = {
+    "norm": "(x - mean[K](x)) * rsqrt(var[K](x) + 1e-5) * w",
+    "softmax": "softmax[K](x * w)",
+    "places": "x * f32(argmax[K](x))",
+}
+
+
+@pytest.mark.parametrize("columns", [1288, pytest.param(4096, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "value", ["norm", *(pytest.param(v, marks=pytest.mark.slow) for v in ("softmax", "places"))]
+)
+@pytest.mark.parametrize(
+    "fields",
+    ["cluster 1x2", "cluster 1x4  stages 2", pytest.param("cluster 1x8  threads 64", marks=pytest.mark.slow)],
+)
+def test_blocks_of_a_cluster_share_a_row(fields: str, value: str, columns: int) -> None:
+    """Their parts meet at the cluster's barrier, or where lines come through a ring at the mbarrier of each block."""
+    schedule = f"schedule sm90a {{ {fields} }}"
+    text = f"kernel k(x: f32[M, K], w: f32[K]) -> f32[M, K] {{ return {CLUSTERS[value]}\n {schedule} }}"
+    row = emulate(Job("cluster", text, "k", {"M": 3, "K": columns}, None, 0))
+    assert row.status == "right" and fields.split()[1] in row.schedule.split(), row.detail
+
+
 @pytest.mark.parametrize("elem", ["bf16", pytest.param("f32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("columns", [1288, pytest.param(1283, marks=pytest.mark.slow)])
 def test_parts_that_follow_one_another_through_registers(elem: str, columns: int) -> None:

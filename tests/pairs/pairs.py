@@ -352,7 +352,7 @@ def main() -> None:
         print(*covered.mistakes, sep="\n")
         written.append(as_json(space, covered, judged))
         failed |= bool(covered.mistakes) or any(verdict.state == "wrong" for verdict in judged)
-        # On the host, clusters and CUTLASS's TMA kernels are drawn and cannot be judged.
+        # On the host, CUTLASS's TMA kernels are drawn and cannot be judged.
         failed |= options.gpu and options.every == 1 and bool(undrawn(space, covered, judged))
     if options.out:
         files.write(options.out, json.dumps(written, indent=1))
