@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, Literal
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.importer.float64_check import difference
+from ucutlass.importer import whole_layers
 from ucutlass.importer.export import exported
 
 Form = Literal["joined", "state first", "apart"]
@@ -193,3 +195,10 @@ def test_no_step_of_a_layer_is_computed_to_know_its_shapes(
     assert shapes == [tuple(result.shape) for result in module(*inputs)]
     text, wrong = difference(module, *inputs)
     assert not wrong and text.text.count("torch.") == 2
+
+
+def test_a_second_copy_of_the_importer_has_the_same_operators() -> None:
+    """As where a module is reloaded: torch defines an operator once in a process."""
+    expected = [whole_layers.layer(name) for name in whole_layers.NAMES]
+    importlib.reload(whole_layers)
+    assert [whole_layers.layer(name) for name in whole_layers.NAMES] == expected

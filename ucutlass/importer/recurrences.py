@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
-from ucutlass.importer.whole_layers import LAYERS
+from ucutlass.importer.whole_layers import layer
 
 aten: Any = torch.ops.aten
 
@@ -27,18 +27,18 @@ FxNode: TypeAlias = Any
 FEWEST_STEPS = 8
 """A shorter loop stays as it is."""
 
-_LAYERS: Mapping[Any, Any] = MappingProxyType(
-    {aten.tanh.default: LAYERS["rnn_tanh"], aten.relu.default: LAYERS["rnn_relu"]}
-)
+_LAYERS: Mapping[Any, str] = MappingProxyType({aten.tanh.default: "rnn_tanh", aten.relu.default: "rnn_relu"})
+"""The recurrent layers by what their steps end in."""
 
-_CELLS: Mapping[Any, Any] = MappingProxyType(
+_CELLS: Mapping[Any, str] = MappingProxyType(
     {
-        aten.gru_cell.default: LAYERS["gru"],
-        aten.lstm_cell.default: LAYERS["lstm"],
-        aten.rnn_relu_cell.default: LAYERS["rnn_relu"],
-        aten.rnn_tanh_cell.default: LAYERS["rnn_tanh"],
+        aten.gru_cell.default: "gru",
+        aten.lstm_cell.default: "lstm",
+        aten.rnn_relu_cell.default: "rnn_relu",
+        aten.rnn_tanh_cell.default: "rnn_tanh",
     }
 )
+"""The recurrent layers of cells."""
 
 _OF_EACH_ELEMENT = (*_LAYERS, aten.sigmoid.default, aten.gelu.default, aten.silu.default)
 
@@ -56,7 +56,7 @@ class _Step:
     sequence: FxNode
     axis: int
     at: int
-    layer: Any
+    layer: str
     weights: tuple[tuple[FxNode, int, int], tuple[FxNode, int, int]]
     biases: tuple[FxNode | None, FxNode | None]
 
@@ -137,10 +137,10 @@ def _joined(node: FxNode, linear: FxNode) -> _Step | None:
         return None
     widths = [_shape(part)[1] for part in parts]
     columns = ((0, widths[0]), (widths[0], sum(widths)))
-    layer, biases = _LAYERS[node.target], (_bias(linear), None)
+    name, biases = _LAYERS[node.target], (_bias(linear), None)
     for i in (0, 1):
         weights = tuple((linear.args[1], *columns[j]) for j in (i, 1 - i))
-        if (step := _of(linear, (node,), parts[i], (parts[1 - i],), layer, weights, biases)) is not None:
+        if (step := _of(linear, (node,), parts[i], (parts[1 - i],), name, weights, biases)) is not None:
             return step
     return None
 
@@ -155,7 +155,7 @@ def _apart(node: FxNode, of_sequence: FxNode, of_state: FxNode) -> _Step | None:
 
 
 def _of(
-    first: FxNode, states: Any, read: Any, before: Any, layer: Any, weights: Any, biases: Any
+    first: FxNode, states: Any, read: Any, before: Any, name: str, weights: Any, biases: Any
 ) -> _Step | None:
     if (part := _part(read)) is None or len(weights) != 2:
         return None
@@ -165,7 +165,7 @@ def _of(
         return None
     if len({n.meta["val"].dtype for n in (sequence, *before, states[0])}) != 1:
         return None
-    return _Step(first, states, before, sequence, axis, at, layer, weights, biases)
+    return _Step(first, states, before, sequence, axis, at, name, weights, biases)
 
 
 def _roll(graph: fx.Graph, run: Sequence[_Step]) -> None:
@@ -190,14 +190,14 @@ def _roll(graph: fx.Graph, run: Sequence[_Step]) -> None:
         initial = [_call(graph, begin, aten.unsqueeze.default, state, 0) for state in first.before]
         hidden = initial if len(initial) > 1 else initial[0]
         flags = (len(parts) == 4, 1, 0.0, False, False, first.axis == 1)
-        layer = _call(graph, begin, first.layer, first.sequence, hidden, parts, *flags)
-        sequence = _result(graph, begin, layer, 0)
+        whole_layer = _call(graph, begin, layer(first.layer), first.sequence, hidden, parts, *flags)
+        sequence = _result(graph, begin, whole_layer, 0)
         for step in run:
             state = _call(graph, begin, aten.select.int, sequence, first.axis, step.at)
             whole, *_ = step.states
             whole.replace_all_uses_with(state)
         if len(last.states) > 1 and last.states[1] is not None:
-            second = _call(graph, begin, aten.select.int, _result(graph, begin, layer, 2), 0, 0)
+            second = _call(graph, begin, aten.select.int, _result(graph, begin, whole_layer, 2), 0, 0)
             last.states[1].replace_all_uses_with(second)
     graph.eliminate_dead_code()
 

@@ -30,20 +30,25 @@ def _shapes(states: int, input: Tensor, hx: Any, *options: Any) -> tuple[Tensor,
     return input.new_empty(*input.shape[:-1], width), *(state.new_empty(state.shape) for state in hidden)
 
 
-def _operator(library: Any, name: str) -> Any:
+def layer(name: str) -> Any:
+    """Returns the operator of one of NAMES, which a process defines at the first call."""
+    operators = getattr(torch.ops, NAMESPACE)
+    if not hasattr(operators, name):
+        _define(name)
+    return getattr(operators, name).default
+
+
+def _define(name: str) -> None:
     schema = str(getattr(torch.ops.aten, name).input._schema)
-    library.define(name + schema[schema.index("(") :])
-    states = 2 if name == "lstm" else 1
-    torch.library.register_fake(f"{NAMESPACE}::{name}", partial(_shapes, states), lib=library)
-    return getattr(getattr(torch.ops, NAMESPACE), name).default
+    operator = torch.library.custom_op(
+        f"{NAMESPACE}::{name}", getattr(torch, name), mutates_args=(), schema=schema[schema.index("(") :]
+    )
+    operator.register_fake(partial(_shapes, 2 if name == "lstm" else 1))
 
 
-_LIBRARY: Any = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
-
-LAYERS: Mapping[str, Any] = MappingProxyType({name: _operator(_LIBRARY, name) for name in NAMES})
-"""The operators by the names of torch's."""
-
-TORCHS: Mapping[str, str] = MappingProxyType({str(op): f"aten.{name}.input" for name, op in LAYERS.items()})
+TORCHS: Mapping[str, str] = MappingProxyType(
+    {f"{NAMESPACE}.{name}.default": f"aten.{name}.input" for name in NAMES}
+)
 """torch's operator of each, by which rules and reports know it."""
 
 _CALLS: Mapping[Callable[..., Any], str] = MappingProxyType(
@@ -57,7 +62,7 @@ def whole_layers(model: torch.nn.Module) -> AbstractContextManager[object]:
 
 
 class _WholeLayers(TorchFunctionMode):
-    """Calls the operators of LAYERS where torch's would be called on padded sequences."""
+    """Calls the operators of NAMES where torch's would be called on padded sequences."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -66,4 +71,4 @@ class _WholeLayers(TorchFunctionMode):
         # A packed sequence has the sizes of its batches second.
         if name is None or kwargs or not isinstance(args[1 if name == "lstm" else 2], list | tuple):
             return function(*args, **(kwargs or {}))
-        return LAYERS[name](*args)
+        return layer(name)(*args)
