@@ -22,6 +22,7 @@ from ucutlass.importer.graph import (
     TorchStage,
     Unsupported,
 )
+from ucutlass.importer.whole_numbers import wrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,7 @@ class GraphBuilder:
         axes = tuple((label,) if n != 1 else () for label, n in zip(labels, whole, strict=True))
         operands = [(ref, axes_from_right(self.shape(ref), axes)) for ref in refs]
         extents = dict(zip(labels, whole, strict=True))
+        body = wrapped(body, element, [self.element(ref) for ref in refs])
         return self.add("pointwise" if refs else "constant", operands, body, axes, extents, element, hint)
 
     def numbers(self, body: Expr, refs: Sequence[ValueRef]) -> Expr:

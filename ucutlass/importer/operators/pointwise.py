@@ -23,6 +23,7 @@ from ucutlass.importer.expressions import (
     where,
 )
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef
+from ucutlass.importer.whole_numbers import wrapped
 
 Rule = Callable[[GraphBuilder, Arguments], "ValueRef | tuple[ValueRef | None, ...]"]
 FLOATS = frozenset({"f64", "f32", "f16", "bf16", "e4m3", "e5m2"})
@@ -410,7 +411,7 @@ def cast(b: GraphBuilder, x: ValueRef, element: str) -> ValueRef:
         # PyTorch rounds towards 0, the language to nearest.
         inner = template("sign(x0) * floor(abs(x0))")
         return b.pointwise(call(element, inner), [x], element)
-    return b.pointwise(call(element, operand(0)), [x], element)
+    return b.pointwise(call(element, wrapped(operand(0), element, [own])), [x], element)
 
 
 def _to(b: GraphBuilder, a: Arguments) -> ValueRef:

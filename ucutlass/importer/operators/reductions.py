@@ -165,12 +165,13 @@ def softmax_of(b: GraphBuilder, x: ValueRef, function: str, dim: int, element: s
 
 def _scan(function: str) -> Rule:
     def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
-        x = a["self"]
+        x, own = _converted(b, a)
         labels, axes, extents = b.labels(x)
         dim = axis_number(a["dim"], len(axes)) if axes else 0
-        consumed = (labels[dim],) if axes and axes[dim] else ()
-        body = over(function, consumed, b.numbers(operand(0), [x])) if consumed else operand(0)
-        return b.add("scan", [(x, axes)], body, axes, extents, a.result.element)
+        if not axes or not axes[dim]:
+            return cast(b, x, a.result.element)
+        body = over(function, (labels[dim],), b.numbers(operand(0), [x]))
+        return cast(b, b.add("scan", [(x, axes)], body, axes, extents, own), a.result.element)
 
     return rule
 
@@ -341,11 +342,22 @@ def _logsumexp(b: GraphBuilder, a: Arguments) -> ValueRef:
     return reduce(b, a["self"], "logsumexp", _dims(b, a), bool(a.get("keepdim", False)), a.result.element)
 
 
-def _sum(b: GraphBuilder, a: Arguments) -> ValueRef:
-    x = a["self"]
-    if a.get("dtype") is not None and b.element(x) != a.result.element and a.result.element in FLOATS:
-        x = cast(b, x, a.result.element)
-    return reduce(b, x, "sum", _dims(b, a), bool(a.get("keepdim", False)), a.result.element)
+def _total(function: str) -> Rule:
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
+        x, own = _converted(b, a)
+        total = reduce(b, x, function, _dims(b, a), bool(a.get("keepdim", False)), own)
+        return cast(b, total, a.result.element)
+
+    return rule
+
+
+def _converted(b: GraphBuilder, a: Arguments) -> tuple[ValueRef, str]:
+    """Returns what a sum or a product is taken of, which PyTorch converts to the element that is asked for, and the
+    element that it is taken in: of 8 bits the low ones of a wider sum are left."""
+    x, element = a["self"], a.result.element
+    if a.get("dtype") is not None and FLOATS & {b.element(x), element}:
+        x = cast(b, x, element)
+    return x, "i64" if element in ("s8", "u8") else element
 
 
 def _rules() -> dict[str, Rule]:
@@ -356,8 +368,8 @@ def _rules() -> dict[str, Rule]:
         rules[f"aten.{name}.default"] = _plain(name)
         rules[f"aten.{name}.dim"] = _extreme_pair(name)
     rules |= {f"aten.mean.{o}": _plain("mean") for o in ("default", "dim")}
-    rules |= {f"aten.sum.{o}": _sum for o in ("default", "dim_IntList")}
-    rules |= {f"aten.prod.{o}": _plain("prod") for o in ("default", "dim_int")}
+    rules |= {f"aten.sum.{o}": _total("sum") for o in ("default", "dim_IntList")}
+    rules |= {f"aten.prod.{o}": _total("prod") for o in ("default", "dim_int")}
     rules |= {f"aten.any.{o}": _any("max") for o in ("default", "dim", "dims")}
     rules |= {f"aten.all.{o}": _any("min") for o in ("default", "dim", "dims")}
     return rules | {
