@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from textwrap import dedent
 from typing import Any, NoReturn
@@ -12,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from tests.importer.float64_check import difference
 from ucutlass import frontend
@@ -466,6 +468,7 @@ def test_what_no_program_computes_is_refused_in_a_line_with_its_operator_and_pla
         (lambda x: torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged), "nested"),
         (lambda x: x.to_sparse(), "sparse_coo"),
         (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), "quantized"),
+        (lambda x: TwoTensor(x, x), "TwoTensor"),
     ],
 )
 def test_arguments_that_no_program_takes_are_refused_before_they_are_exported(
@@ -481,6 +484,29 @@ def test_a_quantized_layer_is_refused_by_its_path() -> None:
     quantized = quantize(model, {nn.Linear}, dtype=torch.qint8)
     with pytest.raises(Unsupported, match=r"1 is a quantized layer \(Linear\)"):
         from_torch(quantized, torch.randn(2, 4))
+
+
+def test_a_parameter_of_such_a_kind_is_refused_by_its_path() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.Linear(4, 4))
+    model[1].weight = nn.Parameter(model[1].weight.detach().to_sparse())
+    with pytest.raises(Unsupported, match=r"1\.weight is a sparse_coo tensor, which no program takes"):
+        from_torch(model, torch.randn(2, 4))
+
+
+def test_what_is_no_module_is_refused() -> None:
+    function: Any = torch.relu
+    with pytest.raises(Unsupported, match=r"it is a builtin_function_or_method, not a torch\.nn\.Module"):
+        from_torch(function, torch.randn(2, 4))
+
+
+def test_several_threads_import_one_after_the_other() -> None:
+    """Two exports at once would fail, and TorchDynamo would compile nothing afterwards."""
+    models = [nn.Sequential(nn.Linear(4, 4 + n), nn.ReLU(), nn.LayerNorm(4 + n)) for n in range(4)]
+    x = torch.randn(3, 4)
+    with ThreadPoolExecutor(len(models)) as threads:
+        programs = list(threads.map(lambda model: from_torch(model, x), models))
+    for model, program in zip(models, programs, strict=True):
+        torch.testing.assert_close(program.reference(x), model(x))
 
 
 def test_a_refusal_names_the_operator_and_the_line() -> None:

@@ -11,6 +11,7 @@ import itertools
 import operator
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from typing import Any, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from ucutlass.importer.derived_extents import Formulas
@@ -172,7 +174,7 @@ def exported_twice(
 def _program(model: torch.nn.Module, arguments: Sequence[Any], dynamic_shapes: Any) -> Any:
     _refuse_kinds(model, arguments)
     table = dict(decompositions())
-    with torch.no_grad(), whole_layers(model):
+    with _EXPORTS, torch.no_grad(), whole_layers(model):
         program = torch.export.export(model, tuple(arguments), dynamic_shapes=dynamic_shapes, strict=False)
         rolled(program.graph)  # cells are whole here alone
         program = program.run_decompositions(table)
@@ -180,19 +182,36 @@ def _program(model: torch.nn.Module, arguments: Sequence[Any], dynamic_shapes: A
         return program
 
 
+_EXPORTS = threading.RLock()
+"""Held by the thread that exports: two at once leave torch's modes in a state in which TorchDynamo compiles nothing any
+more."""
+
+
 def _refuse_kinds(model: torch.nn.Module, arguments: Sequence[Any]) -> None:
-    """Raises Unsupported for layers and arguments of kinds at which torch.export ends in words of its own."""
+    """Raises Unsupported for layers and tensors of kinds at which torch.export ends in words of its own."""
+    if not isinstance(model, torch.nn.Module):
+        raise Unsupported(f"it is a {type(model).__name__}, not a torch.nn.Module")
     for path, layer in model.named_modules():
         if type(layer).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
             name = f"{path or 'it'} is a quantized layer ({type(layer).__name__})"
             raise Unsupported(f"{name}, which no program computes")
-    for number, leaf in enumerate(tree_leaves(arguments)):
-        if not isinstance(leaf, torch.Tensor):
-            continue
-        layout = "" if leaf.layout == torch.strided else str(leaf.layout).removeprefix("torch.")
-        kind = "nested" if leaf.is_nested else "quantized" if leaf.is_quantized else layout
-        if kind:
-            raise Unsupported(f"argument {number} is a {kind} tensor, which no program takes")
+    leaves = [(f"argument {number}", leaf) for number, leaf in enumerate(tree_leaves(arguments))]
+    for name, leaf in (*leaves, *model.named_parameters(), *model.named_buffers()):
+        if kind := _kind(leaf):
+            raise Unsupported(f"{name} is a {kind} tensor, which no program takes")
+
+
+def _kind(value: Any) -> str:
+    """Returns of what kind a tensor is, "" for one that is dense, and for what is none."""
+    if not isinstance(value, torch.Tensor):
+        return ""
+    if value.is_nested:
+        return "nested"
+    if is_traceable_wrapper_subclass(value):
+        return type(value).__name__
+    if value.is_quantized:
+        return "quantized"
+    return "" if value.layout == torch.strided else str(value.layout).removeprefix("torch.")
 
 
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
