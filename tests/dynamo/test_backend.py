@@ -125,6 +125,21 @@ def test_what_is_refused_however_small_goes_to_the_fallback(monkeypatch: pytest.
     assert not any(graph.texts for graph in report.graphs)
 
 
+def test_a_write_to_a_slice_without_elements_is_nothing() -> None:
+    """As where windows are numbered that are not shifted: `mask[-window:-0] = number`."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros(6)
+        for number, part in enumerate((slice(0, -2), slice(-2, -0), slice(-0, None))):
+            mask[part] = number
+        return torch.softmax(x * mask, -1)
+
+    fast, report = compiled(model, fallback="error")
+    x = torch.randn(4, 6)
+    torch.testing.assert_close(fast(x), model(x))
+    assert len(report.graphs[0].texts) == 1
+
+
 def test_without_a_fallback_the_operator_and_its_line_are_named() -> None:
     fast, _ = compiled(lambda x: torch.sort(torch.relu(x))[0], fallback="error")
     with pytest.raises(Exception, match=r"FallbackNeeded: aten\.sort\.default at .*test_backend\.py"):

@@ -135,13 +135,17 @@ def unfit(value: Any, devices: Collection[str]) -> str:
 
 
 def without_empty_operands(graph: fx.GraphModule) -> None:
-    """Takes tensors without elements out of concatenations, in place: what no program gives would stand between
-    the programs of what it is joined to."""
+    """Takes tensors without elements out of concatenations and of writes to slices, in place: what no program gives
+    would stand between the programs of what it is joined to."""
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
         operands, *axis = node.args
         full = [x for x in operands if not is_empty(x.meta.get("val"))]
         if 0 < len(full) < len(operands):
             node.args = (full, *axis)
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.slice_scatter.default):
+        whole, part, *_ = node.args
+        if is_empty(part.meta.get("val")):
+            node.replace_all_uses_with(whole)
 
 
 def division_of(graph: fx.GraphModule, devices: Collection[str], name: str) -> Division:
