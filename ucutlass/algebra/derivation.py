@@ -299,13 +299,9 @@ class _Deriver:
 
     def _lean(self, roots: Mapping[str, Value]) -> list[Value]:
         """Returns the values that were stored, and the new ones that a launch ends with."""
-        stored = {id(v) for v in self.whole.stored.values()}
+        stored = {id(v) for v in self.whole.stored.values()} | self._operands(roots)
         return [
-            v
-            for v in self._walk(roots)
-            if id(v) in stored
-            or (id(v) not in self.known and self._ends(v))
-            or id(v) in self._operands(roots)
+            v for v in self._walk(roots) if id(v) in stored or (id(v) not in self.known and self._ends(v))
         ]
 
     def _full(self, roots: Mapping[str, Value]) -> list[Value]:
