@@ -145,9 +145,21 @@ CASES = {
     "lines of a longer axis": (STRIDED, "vector 4", {"D": 5, "Z": 8, "L": 3, "B": 33}),
     "lines of a shorter axis": (STRIDED, "vector 4", {"D": 5, "Z": 2, "L": 7, "B": 33}),
     "lines backwards": (BACKWARDS, "vector 4", {"D": 6, "Z": 9, "B": 33}),
+    "gathered lines of bytes": (
+        GATHERED.replace("f32[V", "e4m3[V").replace("* 2", "+ 2"),
+        "vector 4",
+        {"L": 29, "V": 3, "B": 33},
+    ),
     "gathered lines": (GATHERED, "vector 4", {"L": 29, "V": 3, "B": 33}),
     "words in another order": (SWAPPED.replace("bf16", "f32"), "vector 4", {"A": 5, "B": 7, "C": 53}),
 }
+
+
+def test_vectors_that_straddle_are_whole_words() -> None:
+    narrow, sizes = GATHERED.replace("f32[V", "e4m3[V"), {"L": 29, "V": 3, "B": 33}
+    with pytest.raises(ProgramError, match="words of 4 bytes"):
+        schedule(narrow, "vector 2", **sizes)
+    assert schedule(narrow, "vector 4", **sizes).straddle
 
 
 @compiled

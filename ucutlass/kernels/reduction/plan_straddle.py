@@ -25,6 +25,9 @@ from ucutlass.kernels.reduction.plan import (
     scans_of,
 )
 
+SHIFTED = 4
+"""Bytes by which vectors are shifted."""
+
 MOST_STRADDLED = 2**30
 """Elements of a row, whose places are 32-bit numbers."""
 
@@ -64,6 +67,11 @@ def straddling_vector(problem: ReductionProblem, aligned: tuple[bool, ...] | Non
     if len(along) < len(moved) or len(layouts) > 1 or any(_gathers_along(problem, x) for x in problem.loads):
         return 1
     return widest
+
+
+def least_straddling(problem: ReductionProblem) -> int:
+    """Returns the elements of the shortest vector that may straddle: every tensor's vector is whole words."""
+    return max((SHIFTED // x.elem.bytes for x in _tensors(problem) if problem.vector in _modes(x)), default=1)
 
 
 def by_lines(problem: ReductionProblem) -> ReductionProblem | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ucutlass.ir.hardware import Arch
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.reduction.plan import ReductionProblem, ReductionSchedule, phases, scans_of
-from ucutlass.kernels.reduction.plan_straddle import whole_vectors
+from ucutlass.kernels.reduction.plan_straddle import least_straddling, whole_vectors
 from ucutlass.kernels.reduction.smem import TILE, ring_bytes, ring_limit, ring_loads
 from ucutlass.kernels.rule import Breach, Rule
 
@@ -100,6 +100,13 @@ def _is_power(value: int) -> bool:
 def _vector(c: ReductionCandidate) -> Breach | None:
     case, s = c.case, c.schedule
     widest = max(case.widest, case.straddling)
+    if s.straddle and s.vector < (least := least_straddling(case.problem)):
+        return Breach(
+            f"vectors of {s.vector} elements that straddle lines: they are shifted by words of 4 bytes",
+            f"use `vector {least}`, or `vector {case.widest}`",
+            ("vector",),
+            None,
+        )
     if _is_power(s.vector) and s.vector <= widest:
         return None
     return Breach(
