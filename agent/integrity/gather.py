@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
-from ucutlass import frontend, ir
+from ucutlass import frontend, ir, spans
 from ucutlass.agent.gpu_calls import SHARED_BYTES, gpu_at_hand
 from ucutlass.agent.integrity.bundle import (
     ArtefactDigests,
@@ -196,20 +196,29 @@ class ProbeTask:
         self._future: Future[ReferenceProbe | MissingEvidence] = Future()
         self._ask = partial(self._asked, candidate, seed, call)
         self._lock = Lock()
+        self._wall, self._parts = 0.0, dict[str, float]()
         if begins:
             Thread(target=self._ask, daemon=True).start()
 
     def _asked(self, candidate: AuditSubject, seed: int, call: isolation.IsolatedCall | None) -> None:
         with self._lock:
-            if not self._future.done():
+            if self._future.done():
+                return
+            start = spans.clock()
+            with spans.recording() as record:
                 try:
                     self._future.set_result(probe_reference(candidate, seed, call))
                 except Exception as error:
                     self._future.set_exception(error)
+            self._wall, self._parts = spans.clock() - start, record.seconds
 
     def result(self) -> ReferenceProbe | MissingEvidence:
-        """Waits for the answer."""
+        """Waits for the answer. Of its seconds by span, such as those for the GPU lock, the open recording gets the share
+        that this waits: the others went by beside other work."""
+        start = spans.clock()
         self._ask()
+        share = min(1.0, (spans.clock() - start) / self._wall) if self._wall else 0.0
+        spans.add({name: share * seconds for name, seconds in self._parts.items()})
         return self._future.result()
 
 

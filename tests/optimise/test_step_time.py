@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from tests.optimise.test_evaluator import Engine
 from ucutlass import spans
 from ucutlass.agent.budget import Budget, Spend
 from ucutlass.agent.gpu_calls import GpuCalls
+from ucutlass.agent.integrity import gather
+from ucutlass.agent.integrity.bundle import MissingEvidence
 from ucutlass.agent.journal import Journal, JournalEvent
 from ucutlass.agent.outcome import Outcome, RefusedOutcome, TimedOutcome
 from ucutlass.agent.proposer import Answer
@@ -215,3 +218,35 @@ def test_a_refusal_takes_time_too(clock: Clock) -> None:
     run(session, Proposer(clock), Refusing(clock))
     last = session_time(sink.events).steps[-1]
     assert last.time == StepTime(1.0, {"check": 1.0}) and last.outcome == "refused: no"
+
+
+@pytest.mark.parametrize(("begins", "share"), [(True, 0.5), (False, 1.0)])
+def test_a_probe_that_waits_for_the_gpu_says_so(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, begins: bool, share: float
+) -> None:
+    """Of the 10 s of a probe 8 are a wait; one that began 5 s before a step needs it has half of that there."""
+    half, needed = Event(), Event()
+
+    def probed(*_: Any) -> MissingEvidence:
+        clock.now += 5.0
+        half.set()
+        assert needed.wait(60)
+        clock.now += 5.0
+        spans.add({"waiting": 8.0})
+        return MissingEvidence("nobody was asked")
+
+    monkeypatch.setattr(gather, "probe_reference", probed)
+    task = gather.ProbeTask(None, 0, begins=begins)  # type: ignore[arg-type]
+    if begins:
+        assert half.wait(60)
+        monkeypatch.setattr(task, "_ask", lambda ask=task._ask: (needed.set(), ask()))
+    else:
+        needed.set()
+    with timed_step() as step, spans.span("reference"):
+        assert task.result() == MissingEvidence("nobody was asked")
+    with timed_step() as again:
+        task.result()
+    assert again.time().wall == 0.0
+    parts = step.time().parts
+    assert parts["waiting"] == pytest.approx(8.0 * share)
+    assert parts["reference"] == pytest.approx(2.0 * share)
