@@ -4,11 +4,12 @@ problems."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ucutlass.agent.batch import (
     BatchMember,
@@ -44,8 +45,12 @@ from ucutlass.cli.proposer_options import proposer_factory
 from ucutlass.cli.search_options import ATTEMPTS, SearchOptions
 from ucutlass.cli.templates import session_template
 from ucutlass.engine.work import Engine
+from ucutlass.runtime.gpu import CurrentGpu
 from ucutlass.runtime.process_template import ProcessTemplate
 from ucutlass.sol.bounds import TimeBounds
+
+if TYPE_CHECKING:
+    from ucutlass.agent.optimize import Machinery
 
 READ_AHEAD = 2
 """Problems that are read while another is judged."""
@@ -94,108 +99,133 @@ def batch_request(
 def run_batch(names: Sequence[str], request: BatchRequest, id: str | None) -> tuple[BatchRun, str]:
     """Runs these problems of the folder, or goes on with the run of an id, and returns it with why it ended.
     Ends the command where the machine has no GPU."""
+    from ucutlass.agent.prebuild import builder_pool
+
     spec = request.how.session.spec
     gpus = equal_gpus() if spec is None else ()
-    # Problems that are worked on at once wait for each other all the time.
     with (
         session_template() as template,
         closing(opened(spec, request.as_json, announces=False, template=template, gpus=gpus)) as engine,
     ):
-        return _run_batch(engine, names, request, id, template, gpus)
+        threads_take_turns_quickly()  # problems that are worked on at once wait for each other all the time
+        journal = Journal.open(request.how.journal)
+        local_gpu = _gpu_of(engine, request.as_json)
+        run = _begun_batch(journal, names, request, id, local_gpu.arch.name)
+        show.note(f"ucc: run {run.id[:16]} over {len(run.names)} problems")
+        settings = batch_settings_of_json(run.about)
+        with (
+            builder_pool(engine.cpus) as builders,
+            _machinery(engine, request, settings.baseline, local_gpu, builders, template, gpus) as where,
+        ):
+            problems = _BatchProblems(journal, settings, request, where, builders)
+            return run, _worked(run, problems, _at_once(request, engine))
 
 
-def _run_batch(
-    engine: Engine,
-    names: Sequence[str],
-    request: BatchRequest,
-    id: str | None,
-    template: ProcessTemplate,
-    gpus: Sequence[str],
-) -> tuple[BatchRun, str]:
-    from ucutlass.agent.background_baselines import background_baselines
-    from ucutlass.agent.module_processes import forked_call, module_processes
-    from ucutlass.agent.optimize import (
-        Machinery,
-        bounds_of_problem,
-        open_session,
-        proposer_and_evaluator,
-        with_prebuilds,
-    )
-    from ucutlass.agent.prebuild import Prebuilder, builder_pool, read_ahead, start_builder
-
-    threads_take_turns_quickly()
-    journal = Journal.open(request.how.journal)
+def _gpu_of(engine: Engine, as_json: bool) -> CurrentGpu:
     local_gpu = at_hand(engine)
     if local_gpu is None:
-        fail(
-            Status.MACHINE,
-            "nothing was run: there is no NVIDIA GPU here that a compile target serves",
-            request.as_json,
-        )
-    run = (
-        _open_batch(journal, names, request, local_gpu.arch.name)
-        if id is None
-        else _resume_batch(journal, id, request)
-    )
-    show.note(f"ucc: run {run.id[:16]} over {len(run.names)} problems")
-    settings = batch_settings_of_json(run.about)
+        why = "nothing was run: there is no NVIDIA GPU here that a compile target serves"
+        fail(Status.MACHINE, why, as_json)
+    return local_gpu
 
-    device = local_gpu.device
 
-    def open_(
-        problem: OptimizationProblem, session: str, time: StepTime, bounds: TimeBounds | None
-    ) -> OptimizationSession:
-        return open_session(journal, problem, settings.settings, device, session, time, bounds)
+def _at_once(request: BatchRequest, engine: Engine) -> int:
+    return request.how.session.problems_at_once(engine.cpus, engine.gpus)
 
-    def bounds_of(problem: OptimizationProblem) -> TimeBounds | None:
-        return None if device is None or problem.checked is None else bounds_of_problem(problem, device)
 
-    timing = replace(request.how.timing, baseline=settings.baseline)
-    at_once = request.how.session.problems_at_once(engine.cpus, engine.gpus)
-    further = max(READ_AHEAD, at_once)
+@contextmanager
+def _machinery(
+    engine: Engine,
+    request: BatchRequest,
+    baseline: str,
+    local_gpu: CurrentGpu,
+    builders: Executor,
+    template: ProcessTemplate,
+    gpus: Sequence[str],
+) -> Iterator[Machinery]:
+    """Gives what all problems of a run are judged with; processes of judges begin to get ready, one for each GPU."""
+    from ucutlass.agent.background_baselines import background_baselines
+    from ucutlass.agent.module_processes import forked_call, module_processes
+    from ucutlass.agent.optimize import Machinery
+
+    timing, session = replace(request.how.timing, baseline=baseline), request.how.session
     with (
-        module_processes(2, at_once, template, gpus) as modules,
-        builder_pool(engine.cpus) as pool,
-        read_ahead(further) as ahead,
+        module_processes(2, _at_once(request, engine), template, gpus) as modules,
         background_baselines(
             timing.beside, local_gpu.gpu.name, engine.cpus, timing.limit, timing.wait, gpus
         ) as background,
     ):
         for number in range(max(1, len(gpus))):
             engine.submit("prepare_judge", {}, near=f"gpu {number}" if gpus else "")
-        where = Machinery(
+        yield Machinery(
             engine,
             local_gpu.device,
             timing.held,
             timing.limit,
             timing.wait,
-            request.how.session.measures,
-            builders=pool,
+            session.measures,
+            builders=builders,
             prepares=True,
-            races=request.how.session.race,
-            samples=request.how.session.samples,
+            races=session.race,
+            samples=session.samples,
             modules=modules,
             references=forked_call(template),
             compiled=timing.beside,
             background=background,
         )
 
-        begin_start = start_builder(settings.reading.arch, local_gpu.device, pool, where.counted)
 
-        def place_of(session: OptimizationSession) -> Place:
-            asks = proposer_factory(request.how.proposer, journal, session, request.as_json)
-            return with_prebuilds(session, where, *proposer_and_evaluator(session, where, asks))
+@dataclass(frozen=True, slots=True)
+class _BatchProblems:
+    """Reads the problems of a run, opens their sessions and gives each its place, where `builders` compile."""
 
-        def problem_of(name: str) -> OptimizationProblem:
-            path, reading = settings.folder / name, settings.reading
-            problem = problem_at(path, reading, settings.folder, modules, begin_start)
-            Prebuilder(problem, local_gpu.device, pool, where.counted).begin([problem.text])
-            return problem
+    journal: Journal
+    settings: BatchSettings
+    request: BatchRequest
+    where: Machinery
+    builders: Executor
 
-        unopened = [name for name in run.names if name not in run.members]
-        reader = ahead(unopened, problem_of)
-        opening = Opening(reader.problem_of, open_, _on_member(request.as_json), bounds_of)
-        show_event = _on_event(run, request.as_json)
+    def read(self, name: str) -> OptimizationProblem:
+        """Returns the problem of a file, whose first program begins to be built. Raises as `problem_at`."""
+        from ucutlass.agent.prebuild import Prebuilder, start_builder
+
+        reading, device, counted = self.settings.reading, self.where.device, self.where.counted
+        begin_start = start_builder(reading.arch, device, self.builders, counted)
+        folder = self.settings.folder
+        problem = problem_at(folder / name, reading, folder, self.where.modules, begin_start)
+        Prebuilder(problem, device, self.builders, counted).begin([problem.text])
+        return problem
+
+    def open(
+        self, problem: OptimizationProblem, session: str, time: StepTime, bounds: TimeBounds | None
+    ) -> OptimizationSession:
+        from ucutlass.agent.optimize import open_session
+
+        settings = self.settings.settings
+        return open_session(self.journal, problem, settings, self.where.device, session, time, bounds)
+
+    def bounds(self, problem: OptimizationProblem) -> TimeBounds | None:
+        from ucutlass.agent.optimize import bounds_of_problem
+
+        device = self.where.device
+        return None if device is None or problem.checked is None else bounds_of_problem(problem, device)
+
+    def place(self, session: OptimizationSession) -> Place:
+        from ucutlass.agent.optimize import proposer_and_evaluator, with_prebuilds
+
+        asks = proposer_factory(self.request.how.proposer, self.journal, session, self.request.as_json)
+        return with_prebuilds(session, self.where, *proposer_and_evaluator(session, self.where, asks))
+
+
+def _worked(run: BatchRun, problems: _BatchProblems, at_once: int) -> str:
+    """Works on a run until it ends, and returns why it did. Ends the command where the proposer failed."""
+    from ucutlass.agent.prebuild import read_ahead
+
+    as_json = problems.request.as_json
+    show_event = _on_event(run, as_json)
+    with read_ahead(max(READ_AHEAD, at_once)) as ahead:
+        reader = ahead([name for name in run.names if name not in run.members], problems.read)
+        opening = Opening(reader.problem_of, problems.open, _on_member(as_json), problems.bounds)
 
         def on_event(name: str, state: SessionState) -> None:
             if len(state.tree):
@@ -204,10 +234,18 @@ def _run_batch(
 
         try:
             with journaled():
-                why = work(run, opening, place_of, settings.run_budget, on_event, at_once=at_once)
+                budget = problems.settings.run_budget
+                return work(run, opening, problems.place, budget, on_event, at_once=at_once)
         except ProposerFailed as failure:
-            fail(Status.MACHINE, f"{failure}; then go on with --resume {run.id[:16]}", request.as_json)
-    return run, why
+            fail(Status.MACHINE, f"{failure}; then go on with --resume {run.id[:16]}", as_json)
+
+
+def _begun_batch(
+    journal: Journal, names: Sequence[str], request: BatchRequest, id: str | None, arch: str
+) -> BatchRun:
+    if id is None:
+        return _open_batch(journal, names, request, arch)
+    return _resume_batch(journal, id, request)
 
 
 def _open_batch(journal: Journal, names: Sequence[str], request: BatchRequest, arch: str) -> BatchRun:
