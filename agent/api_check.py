@@ -21,6 +21,9 @@ ApiFault: TypeAlias = Literal["", "key", "model", "network", "account", "service
 SECONDS = 20.0
 """Without a byte of the answer."""
 
+WHOLE_SECONDS = 60.0
+"""Until one token's answer has ended."""
+
 _FAULTS: Mapping[str, tuple[ApiFault, str]] = MappingProxyType(
     {
         "authentication_error": ("key", f"set {KEY} to a key that is valid"),
@@ -54,11 +57,16 @@ class ApiReport:
 
 
 def check_api(
-    model: str, *, key: str | None = None, base_url: str | None = None, timeout: float = SECONDS
+    model: str,
+    *,
+    key: str | None = None,
+    base_url: str | None = None,
+    timeout: float = SECONDS,
+    whole: float = WHOLE_SECONDS,
 ) -> ApiReport:
     """Asks a model for one token. The key is in none of the report's words."""
     try:
-        service = open_service(key, base_url=base_url, tries=1, timeout=timeout)
+        service = open_service(key, base_url=base_url, tries=1, timeout=timeout, whole=whole)
     except ProposerFailed as failure:
         return ApiReport("key", failure.what, failure.fix, model)
     host = urlsplit(str(service.client.base_url)).hostname or ""

@@ -50,11 +50,18 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
 def read_stream(file: BinaryIO, name: str, most: int = MOST_BYTES) -> bytes:
     """Does what `read_bytes` does, for a stream; `name` is for the error."""
     data = bytearray()
-    while block := file.read(min(_BLOCK, most + 1 - len(data))):
+    while block := _read(file, name, min(_BLOCK, most + 1 - len(data))):
         data += block
         if len(data) > most:
             raise OSError(errno.EFBIG, f"it has more than {most} bytes, which is the most that is read", name)
     return bytes(data)
+
+
+def _read(file: BinaryIO, name: str, count: int) -> bytes:
+    try:
+        return file.read(count)
+    except OSError as error:  # it names no file, unlike those of opening one
+        raise OSError(error.errno, error.strerror, name) from error
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:

@@ -31,6 +31,9 @@ TRIES = 5
 TIMEOUT = 600.0
 """Seconds without a byte of an answer; a model that thinks sends pings."""
 
+WHOLE = 3600.0
+"""Seconds in which an answer ends, pings or not: the longest that a model writes takes some 40 minutes."""
+
 CONNECT = 10.0
 """Seconds until a connection stands."""
 
@@ -47,16 +50,19 @@ def open_service(
     base_url: str | None = None,
     tries: int = TRIES,
     timeout: float = TIMEOUT,
+    whole: float = WHOLE,
     sleep: Callable[[float], None] = time.sleep,
 ) -> AnthropicService:
-    """Returns the service with this key, or the one in ANTHROPIC_API_KEY; nothing else is looked for. Raises
-    ProposerFailed without a key or the SDK."""
+    """Returns the service with this key, or the one in ANTHROPIC_API_KEY; nothing else is looked for. `timeout` bounds
+    the seconds without a byte, `whole` those of an answer. Raises ProposerFailed without a key or the SDK."""
     sdk = _sdk()
     api_key = key or os.environ.get(KEY, "")
     if not api_key.strip():
         raise ProposerFailed(
             f"there is no API key: {KEY} is not set", f"set {KEY}, or use --proposer rules, which needs none"
         )
+    from ucutlass.agent.proposers.answer_limits import bounds_answers
+
     if not re.fullmatch(r"[!-~]+", api_key.strip()) or api_key.strip()[0] in "'\"":
         # The HTTP client would refuse it as a header, and print it.
         raise ProposerFailed(
@@ -64,7 +70,10 @@ def open_service(
             f"set {KEY} to the key alone, as the service shows it",
         )
     limits = sdk.Timeout(timeout, connect=min(timeout, CONNECT))
-    client = sdk.Anthropic(api_key=api_key.strip(), base_url=base_url, max_retries=0, timeout=limits)
+    http = sdk.DefaultHttpxClient(event_hooks={"response": [bounds_answers(whole)]})
+    client = sdk.Anthropic(
+        api_key=api_key.strip(), base_url=base_url, max_retries=0, timeout=limits, http_client=http
+    )
     return AnthropicService(sdk, client, tries, sleep)
 
 

@@ -263,3 +263,10 @@ def test_no_more_is_read_than_asked_for(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="more than 4 bytes") as caught:
             files.read_bytes(endless, 4)
         assert caught.value.errno == errno.EFBIG
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no such file system")
+def test_a_read_that_fails_names_the_file() -> None:
+    """Reading fails here, not opening, whose errors name it themselves."""
+    with pytest.raises(OSError, match="Input/output error: '/proc/self/mem'"):
+        files.read_bytes(Path("/proc/self/mem"))

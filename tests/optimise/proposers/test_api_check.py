@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.optimise.proposers.messages_api import KEY, Script, cut, fails, hangs, raw, says
+from tests.optimise.proposers.messages_api import KEY, Script, Scripted, cut, fails, hangs, raw, says
 from ucutlass.agent.api_check import check_api
+from ucutlass.agent.proposers import answer_limits
 from ucutlass.cli import main
 
 MODEL = "claude-opus-5-5"
@@ -49,6 +50,23 @@ def test_what_the_service_says(at: Any, script: Script, fault: str, words: str) 
     assert report.fault == fault and words in report.words and report.fix
     assert KEY not in str(report)
     assert len(server.requests) == 1, "one call, which is not repeated"
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_answer_that_does_not_end_is_given_up(
+    at: Any, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """Pings, or bytes of one event without an end, come in time each and never make a message."""
+    pings = [b"event: ping\ndata: {}\n\n"] * 50
+
+    def sends(request: Any, tokens: Any) -> Scripted:
+        return Scripted(status, pings, {"content-type": "text/event-stream"}, "hang")
+
+    report = check_api(MODEL, key=KEY, base_url=at(sends).url, whole=0.0)
+    assert report.fault == "service" and "had not ended after 0 s" in report.words and "proxy" in report.fix
+    monkeypatch.setattr(answer_limits, "MOST_BYTES", 1000)
+    report = check_api(MODEL, key=KEY, base_url=at(sends).url)
+    assert report.fault == "service" and "more than 1000 bytes" in report.words
 
 
 def test_a_wrong_key_and_an_unknown_model(at: Any) -> None:
