@@ -385,7 +385,8 @@ def _tap(span: LoadSpan) -> str:
 
 
 def raw_cpp(load: Load) -> str:
-    """What a load is kept as: its element, or a float where that has no infinity to fill with."""
-    if load.elem.name == "e4m3" and load.fill in (float("inf"), float("-inf")):
+    """What a load is kept as: its element, or a float where an infinity fills it that conversions to its element
+    saturate."""
+    if load.elem.name in ("e4m3", "e5m2") and load.fill in (float("inf"), float("-inf")):
         return "float"
     return stored_cpp(load.elem)

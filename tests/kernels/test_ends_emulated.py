@@ -1,4 +1,4 @@
-"""The emitted C++ at the ends of integer types: windows past a border, literals beyond their type."""
+"""The emitted C++ at the ends of types: positions past a border, literals beyond their type."""
 
 from __future__ import annotations
 
@@ -34,4 +34,11 @@ def test_windows_past_a_border(elem: str) -> None:
 
 def test_literals_are_converted_as_casts_do() -> None:
     row = emulate(Job("literals", LITERALS, "k", {"M": 3}, None, 1))
+    assert row.status == "right", row.detail
+
+
+@pytest.mark.parametrize("elem", ["e4m3", "e5m2"])
+def test_what_saturates_is_filled_with_infinities(elem: str) -> None:
+    source = f"kernel k(x: {elem}[B, L, D]) -> f32[L, D] {{ return max[B](x[L = L - 2]) }}"
+    row = emulate(Job("saturating", source, "k", {"B": 3, "L": 5, "D": 33}, None, 1))
     assert row.status == "right", row.detail
