@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -56,14 +57,14 @@ def words_of(options: argparse.Namespace, journal: Path, run: str) -> list[str]:
 
 
 def classes(document: Mapping[str, Any], times: Mapping[str, Any]) -> Classes:
-    """Returns seconds by what was reached, and speed-ups by level and baseline."""
+    """Returns the seconds until each of SECONDS, infinite where a session did not reach it, and speed-ups by level and
+    baseline."""
     found: dict[str, dict[str, float]] = {}
     for name, problem in times["problems"].items():
         attempts = problem["attempts"]
         reached = (problem["first"], problem["confirmed"], attempts[39] if len(attempts) >= 40 else None)
         for label, seconds in zip(SECONDS, reached, strict=True):
-            if seconds is not None:
-                found.setdefault(label, {})[name] = seconds
+            found.setdefault(label, {})[name] = math.inf if seconds is None else seconds
     for problem in document["problems"]:
         for baseline, ratio in problem["versus"].items():
             found.setdefault(f"level {problem['level']} over {baseline}", {})[problem["name"]] = ratio

@@ -166,13 +166,14 @@ def test_a_run_of_sessions_is_held_against_its_bars(
     assert sessions.main() == 1
     text = capsys.readouterr().out
     assert "level 2 over eager: geomean 2.000" in text and "missed: geomean 2.9" in text
+    assert "missed: median 20.0" in text, "what was not reached in a session counts as never"
     summary = json.loads(bars.summary_path(out).read_text())
     assert summary["not reached"] == ["level3/1"] and summary["wrong"] == []
     rows = {figure["class"]: figure["rows"] for figure in summary["classes"]}
     assert rows == {
         "first time": 2,
-        "confirmed": 1,
-        "40 attempts": 1,
+        "confirmed": 2,
+        "40 attempts": 2,
         "level 1 over eager": 1,
         "level 2 over eager": 1,
     }
