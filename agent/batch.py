@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 from ucutlass.agent.budget import NOTHING, Budget, Spend, exhausted, spend_of_json
 from ucutlass.agent.budget import to_json as spend_to_json
 from ucutlass.agent.integrity.precision import UnknownComputeType
-from ucutlass.agent.journal import Journal, JournalEvent, NoSuchSession
+from ucutlass.agent.journal import RUN_PREFIX, Journal, JournalEvent, NoSuchSession
 from ucutlass.agent.outcome import TimedOutcome
 from ucutlass.agent.priority import CONFIRMING, expected_gain, urgency
 from ucutlass.agent.problem import OptimizationProblem, StartProgramMismatch
@@ -40,8 +40,6 @@ from ucutlass.runtime.statistics import geomean
 from ucutlass.shapes import ShapeError
 from ucutlass.sol.bounds import TimeBounds
 from ucutlass.spans import span
-
-PREFIX = "run-"
 
 
 class NoStart(Exception):
@@ -114,7 +112,7 @@ class BatchRun:
 
 def open_batch(journal: Journal, names: Sequence[str], about: Mapping[str, Any]) -> BatchRun:
     """Returns a new run; nothing is looked at yet. Raises StoreError."""
-    run = BatchRun(f"{PREFIX}{uuid.uuid4().hex}", journal)
+    run = BatchRun(f"{RUN_PREFIX}{uuid.uuid4().hex}", journal)
     run.write("run", names=list(names), about=dict(about))
     return run
 

@@ -31,6 +31,9 @@ APPLICATION = 0x75435345
 
 SCHEMA = 1
 
+RUN_PREFIX = "run-"
+"""Of the ids of runs over many problems, whose events stand beside those of their sessions."""
+
 _WHAT = "the session journal"
 
 _STATEMENTS = (
@@ -115,9 +118,14 @@ class Journal:
     def full_id(self, start: str) -> str:
         """Returns the session whose id starts so. Raises NoSuchSession."""
         matches = [s for s in self.sessions() if start and s.startswith(start)]
-        if len(matches) != 1:
-            number = "no session" if not matches else f"{len(matches)} sessions"
-            raise NoSuchSession(f"{number} of {self.path} start with {start!r}")
+        if not matches:
+            raise NoSuchSession(
+                f"no session of {self.path} starts with {start!r}: `ucc sessions` lists those there are"
+            )
+        if len(matches) > 1:
+            raise NoSuchSession(
+                f"{len(matches)} sessions of {self.path} start with {start!r}: give more digits of the id"
+            )
         return matches[0]
 
     # --- the file ----------------------------------------------------------------

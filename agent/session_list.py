@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ucutlass.agent import memory
-from ucutlass.agent.batch import PREFIX
 from ucutlass.agent.budget import NOTHING, Spend
-from ucutlass.agent.journal import Journal, JournalDamaged, JournalEvent
+from ucutlass.agent.journal import RUN_PREFIX, Journal, JournalDamaged, JournalEvent
 from ucutlass.agent.outcome import TimedOutcome
 from ucutlass.agent.session import NotASession, replay_events
 
@@ -37,7 +36,7 @@ class SessionSummary:
 def sessions(journal: Journal) -> list[SessionSummary]:
     """Returns a summary of every session, in the order in which they began; one that cannot be read says why.
     Raises StoreError where the file itself cannot be used."""
-    others = (memory.SESSION, PREFIX)
+    others = (memory.SESSION, RUN_PREFIX)
     return [_summary(journal, id) for id in journal.sessions() if not id.startswith(others)]
 
 

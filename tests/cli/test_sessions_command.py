@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,15 @@ def test_no_sessions_are_no_error(ucc: Ucc, tmp_path: Path) -> None:
     assert ucc("sessions", "--journal", tmp_path / "none").out.startswith("no sessions in ")
     assert ucc("memory", "list", "--journal", tmp_path / "none").out.startswith("no conclusions in ")
     assert ucc("sessions", "--journal", tmp_path / "none", "--json").json == []
+
+
+def test_no_listing_loads_torch() -> None:
+    modules = ", ".join(
+        f"ucutlass.cli.{name}" for name in ("sessions", "memory", "report", "cache", "results")
+    )
+    code = f"import sys, {modules}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_a_session_that_cannot_be_read_hides_no_other(ucc: Ucc, journal: Path) -> None:

@@ -304,8 +304,8 @@ def test_stop_rules_on_tables() -> None:
     ("arguments", "status", "says"),
     [
         (["replay"], 2, "Missing argument"),
-        (["replay", "ff", "--journal", "{journal}"], 2, "no session of"),
-        (["replay", "a", "--journal", "{journal}"], 2, "2 sessions of"),
+        (["replay", "ff", "--journal", "{journal}"], 2, "starts with 'ff': `ucc sessions` lists"),
+        (["replay", "a", "--journal", "{journal}"], 2, "start with 'a': give more digits"),
         (["replay", "--stops", "aa", "--journal", "{journal}"], 2, "--stops is of --tables"),
         (["replay", "--tables", "{here}/none.json"], 3, "No such file"),
         (["replay", "--tables", "{journal}"], 2, "is no recording"),

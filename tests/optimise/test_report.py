@@ -424,7 +424,7 @@ def test_a_report_as_json(kept: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        (["report", "ff", "--journal", "{kept}"], 2, "no session of"),
+        (["report", "ff", "--journal", "{kept}"], 2, "starts with 'ff': `ucc sessions` lists"),
         (["report", "5e55", "--journal", "{kept}", "-o", "{kept}.d/none/x.html"], 3, "No such file"),
         (["report", "5e55", "--journal", "{kept}", "--json", "-o", "-"], 2, "share standard output"),
         (["report"], 2, "Missing argument"),

@@ -202,7 +202,7 @@ def test_the_command_prints_parts_and_steps(clock: Clock, tmp_path: Path) -> Non
     assert told["total"]["wall"] == pytest.approx(sum(told["total"]["parts"].values()) + told["total"][OTHER])
     assert told["problems"][""]["first"] == pytest.approx(17.0)
     unknown = CliRunner().invoke(command, ["--time", "zz", "--journal", str(journal.path)])
-    assert unknown.exit_code == 2 and "start with 'zz'" in unknown.stderr
+    assert unknown.exit_code == 2 and "starts with 'zz': `ucc sessions` lists" in unknown.stderr
 
 
 def test_a_refusal_takes_time_too(clock: Clock) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ucutlass.agent.batch import PREFIX
-from ucutlass.agent.journal import Journal, NoSuchSession
+from ucutlass.agent.journal import RUN_PREFIX, Journal, NoSuchSession
 from ucutlass.cli.errors import Status, fail
 
 
@@ -13,7 +12,7 @@ def session_of(journal: Journal, id: str, as_json: bool) -> str:
         full = journal.full_id(id)
     except NoSuchSession as problem:
         fail(Status.CALL, str(problem), as_json)
-    if full.startswith(PREFIX):
+    if full.startswith(RUN_PREFIX):
         words = f"{full} is a run over many problems: give one of its sessions, which `ucc sessions` lists"
         fail(Status.CALL, words, as_json)
     return full

@@ -11,10 +11,10 @@ from typing import Any, get_args
 import click
 
 from ucutlass.adopt.database import AdoptedRow
-from ucutlass.agent.batch import PREFIX, NoStart
+from ucutlass.agent.batch import NoStart
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.integrity.precision import UnknownComputeType
-from ucutlass.agent.journal import Journal, NoSuchSession
+from ucutlass.agent.journal import RUN_PREFIX, Journal, NoSuchSession
 from ucutlass.agent.module_processes import ModuleCall
 from ucutlass.agent.outcome import Outcome, TimedOutcome, words
 from ucutlass.agent.problem import OptimizationProblem, StartProgramMismatch
@@ -111,7 +111,7 @@ def command(
     with reported(as_json):
         if (file is None) == (id is None):
             fail(Status.CALL, "give FILE to begin a session, or --resume ID to go on with one", as_json)
-        if (file is not None and file.is_dir()) or (id or "").startswith(PREFIX):
+        if (file is not None and file.is_dir()) or (id or "").startswith(RUN_PREFIX):
             from ucutlass.cli.batch import optimize_folder
 
             if output is not None:

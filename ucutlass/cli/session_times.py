@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from ucutlass.agent.batch import PREFIX, NotABatchRun, resume_batch
-from ucutlass.agent.journal import Journal, NoSuchSession
+from ucutlass.agent.batch import NotABatchRun, resume_batch
+from ucutlass.agent.journal import RUN_PREFIX, Journal, NoSuchSession
 from ucutlass.agent.outcome import NotAnOutcome
 from ucutlass.agent.session import NotASession
 from ucutlass.agent.step_time import OTHER, PARTS, SessionTime, StepTime, session_time
@@ -43,7 +43,7 @@ def show_times(journal: Journal, id: str, as_json: bool) -> None:
         )
         return
     show.table(("part", "seconds", "share", "what"), _part_rows(total))
-    if full.startswith(PREFIX):
+    if full.startswith(RUN_PREFIX):
         show.table(("until", "problems", "median", "most"), reached_rows(list(times.values())))
         show.table(("problem", "first time", "confirmed", *_heads(total)), _problem_rows(times, total))
         return
@@ -53,7 +53,7 @@ def show_times(journal: Journal, id: str, as_json: bool) -> None:
 
 def _sessions(journal: Journal, full: str) -> dict[str, str]:
     """Returns the ids of the sessions by problem, of a run or of one session alone."""
-    if not full.startswith(PREFIX):
+    if not full.startswith(RUN_PREFIX):
         return {"": full}
     run = resume_batch(journal, full, to_go_on=False)
     return {name: m.session.id for name, m in run.members.items() if m.session is not None}

@@ -12,7 +12,6 @@ from ucutlass.agent.session_list import SessionSummary, sessions
 from ucutlass.cli import show
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import journal_option, json_option
-from ucutlass.cli.session_times import show_times
 from ucutlass.units import duration
 
 _HEAD = ("session", "problem", "candidates", "own", "best", "gain", "spent", "last", "state")
@@ -31,6 +30,8 @@ def command(unended: bool, id: str | None, journal: Path | None, as_json: bool) 
     with reported(as_json):
         opened = Journal.open(journal)
         if id is not None:
+            from ucutlass.cli.session_times import show_times  # runs need torch
+
             show_times(opened, id, as_json)
             return
         listed = [session for session in sessions(opened) if not unended or session.state == "open"]
