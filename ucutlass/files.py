@@ -233,6 +233,14 @@ def _naming(target: Path) -> Iterator[None]:
 # --- streams, and folders of one's own --------------------------------------------
 
 
+def make_writable(folder: Path) -> None:
+    """Makes a folder to which much work will be written, so that nobody does the work in vain. Raises OSError where
+    it cannot be written to."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "it may not be written to", str(folder))
+
+
 def put(path: Path, content: Content) -> None:
     """Writes a file in a folder that nobody else relies on yet: a build's, or a temporary one. Raises
     OSError."""

@@ -270,3 +270,15 @@ def test_a_read_that_fails_names_the_file() -> None:
     """Reading fails here, not opening, whose errors name it themselves."""
     with pytest.raises(OSError, match="Input/output error: '/proc/self/mem'"):
         files.read_bytes(Path("/proc/self/mem"))
+
+
+def test_a_folder_to_write_to_is_made_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "a" / "b"
+    files.make_writable(folder)
+    files.make_writable(folder)
+    (folder / "c").touch()
+    with pytest.raises(FileExistsError):
+        files.make_writable(folder / "c")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # as for who is not root
+    with pytest.raises(PermissionError, match="may not be written to"):
+        files.make_writable(folder)

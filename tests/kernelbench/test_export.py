@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +30,7 @@ from ucutlass.agent.model_new import NotRewritable, model_new
 from ucutlass.agent.module import TorchModule, read_module
 from ucutlass.agent.solution_files import flashinfer_bench, sol_execbench
 from ucutlass.cli import main
+from ucutlass.cli.kernelbench_export import export
 from ucutlass.emit.text import Source
 from ucutlass.frontend import read_text
 
@@ -291,6 +292,35 @@ def test_the_command_writes_both_forms(tmp_path: Path) -> None:
     assert set(second["refused"]) == set(row["counts"])
     for form in ("flashinfer_bench", "sol_execbench"):
         assert len(first[form]["files"]) == 3 and all(Path(p).is_file() for p in first[form]["files"])
+
+
+def test_two_problems_of_one_name_do_not_overwrite_one_another(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "level1").mkdir(parents=True)
+    for name in ("first", "twin"):
+        (root / "level1" / f"7_{name}.py").write_text(CASES["softmax"][0])
+    exported = CliRunner().invoke(
+        main,
+        [
+            *("kernelbench", "--root", str(root), "--select", "level1/7"),
+            *("--export", str(tmp_path / "out"), "--json"),
+        ],
+    )
+    first, twin = json.loads(exported.stdout)["problems"]
+    assert "standalone" in first and first["problem"] == "level1/7_first.py"
+    assert set(twin["refused"]) == {"through_ucutlass", "standalone", "flashinfer_bench", "sol_execbench"}
+    assert "those of level1/7_first.py" in twin["refused"]["standalone"] and "standalone" not in twin
+
+
+def test_a_folder_that_cannot_be_written_is_noticed_before_a_problem_is_read(tmp_path: Path) -> None:
+    (tmp_path / "standalone").write_text("a file in the way")
+
+    def programs() -> Iterator[Any]:
+        raise AssertionError("a problem is read")
+        yield
+
+    with pytest.raises(FileExistsError):
+        export(tmp_path, programs())
 
 
 # --- KernelBench's own functions ------------------------------------------------------

@@ -60,12 +60,20 @@ def best_programs(run: BatchRun) -> Iterator[tuple[str, OptimizationProblem | st
 def export(
     folder: Path, programs: Iterator[tuple[str, OptimizationProblem | str, Checked | None]]
 ) -> list[dict[str, Any]]:
-    """Writes every form of every program, and `export.json`, whose rows it returns. Raises OSError."""
+    """Writes every form of every program, and `export.json`, whose rows it returns. A problem of the name of an
+    earlier one is refused. Raises OSError, before a problem is read where a folder cannot be written to."""
+    for form in (*FORMS, *SOLUTIONS):
+        files.make_writable(folder / form)
     contents: dict[Path, files.Content] = {}
+    named: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
     for name, problem, checked in programs:
         row: dict[str, Any] = {"problem": name, "refused": {}}
-        if isinstance(problem, str) or checked is None or problem.module is None:
+        first = named.setdefault(_solution_name(name), name)
+        if first != name:
+            words = f"its files would have the names of those of {first}: give it another number or name"
+            row["refused"] = dict.fromkeys((*FORMS, *SOLUTIONS), words)
+        elif isinstance(problem, str) or checked is None or problem.module is None:
             row["refused"] = dict.fromkeys((*FORMS, *SOLUTIONS), str(problem))
         else:
             row |= {"program": problem.program, "compute_type": problem.compute_type}
