@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ import anyio.to_thread
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
 from mcp.server.stdio import stdio_server
-from mcp_types import ToolAnnotations
+from mcp_types import INVALID_REQUEST, ErrorData, RequestParams, ToolAnnotations
 from pydantic import Field
 
 from ucutlass.agent.lookup import diagnostic
@@ -161,14 +162,33 @@ def serve(limits: ServerLimits) -> None:
 
 async def _serve(server: MCPServer[ServerState]) -> None:
     inner = server._lowlevel_server
+    inner.add_request_handler(TOO_LONG, RequestParams, _refuse_too_long)
     lines: Any = BoundedLines(sys.stdin.buffer)
     async with stdio_server(stdin=lines) as (read_stream, write_stream):
         await inner.run(read_stream, write_stream, inner.create_initialization_options())
 
 
+TOO_LONG = "ucc/too_long"
+"""The method that a request of more than MOST_LINE bytes is given in place of its own."""
+
+_ID = rb'"id"\s*:\s*(\d{1,18}|"[^"\\]{1,100}")\s*'
+_VERSION = rb'"jsonrpc"\s*:\s*"2.0"\s*'
+_FIRST_ID = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?" + _ID)
+_LAST_ID = re.compile(rb",\s*" + _ID + rb"(?:,\s*" + _VERSION + rb")?\}\s*\Z")
+"""Where clients write a request's id: before its parameters, which hold what is long, or behind them."""
+
+_ID_BYTES = 256
+
+
+async def _refuse_too_long(_: Any, __: RequestParams) -> ErrorData:
+    words = f"the message has more than {MOST_LINE} bytes, which is the most that is read"
+    return ErrorData(code=INVALID_REQUEST, message=words)
+
+
 class BoundedLines:
-    """Yields the lines of a client. One of more than `most` bytes is read past and becomes an empty one, which is
-    no message: a client that never ends a line takes no memory."""
+    """Yields the lines of a client. One of more than `most` bytes is read past, so that a client that never ends a
+    line takes no memory. A request becomes one of TOO_LONG with its id, for its client waits for an answer; what has
+    no id becomes an empty line, which is no message."""
 
     def __init__(self, stream: BinaryIO, most: int = MOST_LINE) -> None:
         self._stream, self._most = stream, most
@@ -179,10 +199,11 @@ class BoundedLines:
 
     def _line(self) -> str:
         line = self._stream.readline(self._most)
-        too_long = False
-        while line and not line.endswith(b"\n"):
+        too_long, end, rest = False, b"", line
+        while rest and not rest.endswith(b"\n"):
             rest = self._stream.readline(self._most)
-            if not rest:
-                break
-            too_long, line = True, rest
-        return "\n" if too_long else line.decode("utf-8", errors="replace")
+            too_long, end = too_long or bool(rest), (end + rest)[-_ID_BYTES:]
+        if not too_long:
+            return line.decode("utf-8", errors="replace")
+        id = _FIRST_ID.match(line) or _LAST_ID.search(end)
+        return f'{{"jsonrpc": "2.0", "id": {id[1].decode()}, "method": "{TOO_LONG}"}}\n' if id else "\n"
