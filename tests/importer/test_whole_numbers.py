@@ -68,3 +68,23 @@ def test_what_8_bits_hold_is_written_as_it_is(function: Callable[[Tensor], Tenso
 def test_numbers_are_converted_before_they_are_added_up(function: Callable[[Tensor], Tensor]) -> None:
     x = torch.linspace(-3.7, 4.1, 24).view(3, 8)
     torch.testing.assert_close(from_torch(Function(function), x).reference(x), function(x))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: x + y,
+        lambda x, y: y - x,
+        lambda x, y: x * y,
+        lambda x, y: torch.maximum(x, y),
+        lambda x, y: torch.where(x > y, x, y),
+        lambda x, y: x % y,
+    ],
+)
+def test_a_number_of_64_bits_beside_a_tensor_of_32_widens_nothing(
+    function: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    x = torch.tensor([2**31 - 1, -(2**31), 2**30, 5, -7], dtype=torch.int32)
+    y = torch.tensor(3)
+    program = from_torch(Function(function), x, y)
+    torch.testing.assert_close(program.reference(x, y), function(x, y))

@@ -96,7 +96,11 @@ def of_tensors(
     b: GraphBuilder, a: Arguments, body: Callable[..., Expr], *arguments: Any, hint: str = ""
 ) -> ValueRef:
     """Adds `body` of arguments that are tensors or numbers, bools among the tensors as 1 and 0."""
+    element = a.result.element
     refs = [x for x in arguments if isinstance(x, ValueRef)]
+    if element == "i32":
+        # A 0-dimensional tensor widens nothing: of 64 bits beside 32, the result would saturate where PyTorch's wraps.
+        refs = [cast(b, x, element) if b.element(x) == "i64" else x for x in refs]
     exprs: list[Expr] = []
     for value in arguments:
         exprs.append(
@@ -104,7 +108,7 @@ def of_tensors(
             if isinstance(value, ValueRef)
             else _literal(b, value)
         )
-    return b.pointwise(b.numbers(body(*exprs), refs), refs, a.result.element, hint, a.result.shape)
+    return b.pointwise(b.numbers(body(*exprs), refs), refs, element, hint, a.result.shape)
 
 
 def _literal(b: GraphBuilder, value: Any) -> Expr:
