@@ -136,6 +136,14 @@ MODULES: dict[str, tuple[Callable[..., object], tuple[Draw, ...]]] = {
         lambda x, ids, y: x.scatter_add(1, ids, y),
         (normal(3, 6), whole(6, 3, 4), normal(3, 4)),
     ),
+    "values at a few places": (
+        lambda x: x.scatter(1, x.topk(2, 1)[1], x[:, 2:4]) + x.scatter(0, (x[:3] * 9).long() % 5, x[2:]),
+        (normal(5, 6),),
+    ),
+    "values at places that name one place again": (
+        lambda x, ids, y: x.index_put((ids,), y),
+        (normal(5, 6), partial(torch.tensor, [3, 1, 3, 0]), normal(4, 6)),
+    ),
     "windows that lie side by side": (
         lambda x: F.fold(x, (4, 6), (2, 3), stride=(2, 3)),
         (normal(2, 12, 4),),
@@ -185,6 +193,14 @@ def test_a_program_computes_what_its_module_does(name: str) -> None:
     function, draws = MODULES[name]
     program, where = difference(Of(function), *(draw() for draw in draws))
     assert not where, f"{where}\n{program.text}"
+
+
+@pytest.mark.parametrize(
+    "name", ["a value at a few places", "sums at a few places", "values at a few places"]
+)
+def test_few_writes_are_comparisons(name: str) -> None:
+    function, draws = MODULES[name]
+    assert not any(fate.by == "torch" for fate in from_torch(Of(function), *(d() for d in draws)).report)
 
 
 def test_rows_of_groups_are_multiplied_by_the_matrix_of_theirs() -> None:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from ucutlass.grammar.syntax import Expr
 from ucutlass.importer.expressions import (
     add,
+    at,
     binary,
     both,
     call,
@@ -97,7 +98,9 @@ def _scattered(
 ) -> ValueRef:
     if b.shape(values) == b.shape(ids) and _has_one_place(b, x, dim, ids):
         return _written(b, x, dim, ids, values, summed)
-    if summed and has_few_places(b, x, dim, ids) and b.shape(values) == b.shape(ids):
+    if has_few_places(b, x, dim, ids) and b.shape(values) == b.shape(ids):
+        if not summed:
+            return _overwritten(b, x, dim, ids, values)
         return b.pointwise(add(operand(0), operand(1)), [x, at_places(b, x, dim, ids, values)], b.element(x))
     function = "scatter_add" if summed else "scatter"
     tensor = ImportedTensor(b.shape(x), b.element(x))
@@ -150,6 +153,22 @@ def at_places(b: GraphBuilder, x: ValueRef, dim: int, ids: ValueRef, values: Val
         reads, element = [*reads, (cast(b, values, b.element(x)), written)], b.element(x)
     body = over("sum", ("_j",), where(here, 1 if values is None else operand(1), 0))
     return b.add("reduction", reads, body, axes, extents, element, "written")
+
+
+def _overwritten(b: GraphBuilder, x: ValueRef, dim: int, ids: ValueRef, values: ValueRef) -> ValueRef:
+    """Adds x with the last of the values that are written to each place; PyTorch leaves open which."""
+    labels, axes, extents = b.labels(x)
+    extents["_j"] = b.shape(ids)[dim]
+    written: Axes = tuple(("_j",) if i == dim else axis for i, axis in enumerate(axes))
+    here = binary("==", operand(0), index(labels[dim]))
+    body = over("max", ("_j",), where(here, index("_j"), -1))
+    last = b.add("reduction", [(ids, written)], body, axes, extents, "i32", "last")
+    place = b.pointwise(call("max", operand(0), 0), [last], "i32", "place")
+    reads = [(cast(b, values, b.element(x)), written), (place, axes)]
+    new = b.add("index", reads, at(operand(0), {"_j": operand(1)}), axes, extents, b.element(x))
+    return b.pointwise(
+        where(binary("<", operand(0), 0), operand(1), operand(2)), [last, x, new], b.element(x)
+    )
 
 
 def _scatter_of_one(b: GraphBuilder, a: Arguments) -> ValueRef:
