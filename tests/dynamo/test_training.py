@@ -127,6 +127,35 @@ def test_a_convolutional_network_trains_in_programs_alone(channels_last: bool) -
     assert not words and not outside(report)
 
 
+class Windows(nn.Module):
+    """Windows of one axis."""
+
+    def __init__(self, dim: int, size: int, step: int) -> None:
+        super().__init__()
+        self.of = dim, size, step
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x * 2).unfold(*self.of) * 3
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim", "size", "step"),
+    [
+        ((2, 40, 3), 1, 4, 2),
+        ((2, 41, 3), -2, 3, 3),
+        ((45,), 0, 4, 3),
+        ((2, 41), 1, 1, 2),
+        ((2, 40), 1, 30, 1),
+    ],
+)
+def test_the_gradient_of_windows_is_added_up_in_a_program(
+    shape: tuple[int, ...], dim: int, size: int, step: int
+) -> None:
+    torch.manual_seed(0)
+    report, words = training_difference(Windows(dim, size, step), torch.randn(shape))
+    assert not words and not outside(report)
+
+
 def test_attention_of_torch_is_trained_by_torch() -> None:
     def model(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(q * 2, k, v)

@@ -3,7 +3,7 @@ torch.export leaves whole."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -151,6 +151,17 @@ def _encoder_layer(
     return second(x + block(x))
 
 
+def _unfold_backward(gradient: torch.Tensor, sizes: Sequence[int], dim: int, size: int, step: int) -> Any:
+    """The windows' gradients folded back into the axis that they were taken of: PyTorch writes them at indices."""
+    if not sizes:
+        return NotImplemented
+    dim %= len(sizes)
+    columns = gradient.movedim(dim, -1)
+    windows = columns.reshape(-1, *columns.shape[-2:])
+    folded = F.fold(windows, (1, sizes[dim]), (1, size), stride=(1, step))
+    return folded.reshape(*columns.shape[:-2], sizes[dim]).movedim(-1, dim)
+
+
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Returns how AOTAutograd takes operators apart: as PyTorch does those that have neither a rule nor a place
     in TORCH_ONLY."""
@@ -159,5 +170,6 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table = {op: function for op, function in every.items() if str(op) not in whole}
     return table | {
         torch.ops.aten.native_dropout.default: _dropout,
+        torch.ops.aten.unfold_backward.default: _unfold_backward,
         torch.ops.aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     }
