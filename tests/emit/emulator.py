@@ -66,6 +66,9 @@ _COPY_ASYNC = re.compile(r"__device__ void copy_async\(.*?\n\}\n", re.DOTALL)
 _STORED_PACK = "  *reinterpret_cast<Bits<int(sizeof(pack))>*>(target) = bits;\n#endif\n"
 """What `store_pack` does on the host; on a device it is an instruction for global memory."""
 
+_NO_SUMS = "sums[i] = {};"
+"""What g++ finds ambiguous of sums in f16, which nvcc does not."""
+
 _SHARED = re.compile(r"(?<!extern )(__shared__ [^;=(]*(?:\([^;=]*?\) [^;=]*)?\b(\w+)(?:\[[^;]*\])?;)")
 """A variable in shared memory, and its name."""
 
@@ -141,6 +144,7 @@ def translated(text: str) -> str:
     text = text.replace(
         _STORED_PACK, f"  if constexpr (sizeof(pack) > 4) emu::check_global(target);\n{_STORED_PACK}"
     )
+    text = text.replace(_NO_SUMS, "sums[i] = std::decay_t<decltype(sums[i])>(0);")
     text = _SHARED.sub(r"\1 { static EMULATED_LOCAL unsigned long block = 0; emu::begin(\2, block); }", text)
     text = _ON_DEVICE.sub(r"\1", text)
     assert "asm" not in re.sub(r"//.*", "", text), "inline PTX that the emulator does not know"

@@ -10,8 +10,11 @@ from random import Random
 
 import pytest
 
+from tests.pairs.gemm import GEMM
 from tests.pairs.on_host import emulated
 from tests.pairs.pairs import OTHER, Judged, Program, Space, cover, refusal, table, undrawn
+from tests.pairs.schedules import drawn as drawn_schedule
+from tests.pairs.schedules import shown
 from tests.pairs.spaces import SPACES
 from tests.pairs.text import Stored, kernel
 from ucutlass.kernels.reduction.plan import ReductionPlan
@@ -83,6 +86,22 @@ def test_every_accepted_pair_is_drawn_and_computes_what_it_says(name: str) -> No
         f"{j.drawn.program.text}{dict(j.drawn.program.sizes)}\n{j.detail}" for j in wrong
     )
     assert any(j.state == "right" for j in judged)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPACES)
+def test_programs_compute_what_they_say_under_any_schedule_of_their_space(name: str) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ to compile emulated kernels")
+    judged = emulated([drawn_schedule(SPACES[name], seed) for seed in range(3)], 1)
+    assert not [shown(j) for j in judged if j.state in ("wrong", "not emulable")]
+    assert any(j.state == "right" for j in judged)
+
+
+def test_a_seed_has_one_program_and_a_schedule_that_the_planner_keeps() -> None:
+    once, again = (drawn_schedule(GEMM, 1) for _ in range(2))
+    assert once == again and once.program.text.count("schedule sm90a {") == 1
+    assert refusal(GEMM, once.program) is None
 
 
 # --- how pairs are drawn and judged ----------------------------------------------------
