@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tests import isolated
 from tests.emit import emulator, hopper, plan_reference
+from tests.emit.guarded import guarded
 from tests.emit.harness import HOST_SHIM
 from tests.random_programs import random_program
 from tests.soundness.lowering import distinct_scalars
@@ -140,6 +141,7 @@ def _judge(
     arguments = generate(kernel, job.sizes, distribution, seed=job.seed, scalars=distinct_scalars(kernel))
     if job.shifted:
         arguments = [_shifted(a) if isinstance(a, Tensor) else a for a in arguments]
+    arguments = [guarded(a) if isinstance(a, Tensor) else a for a in arguments]
     scalars = [float(a) for a in arguments if not isinstance(a, Tensor)]
     launch_parameters = LaunchParameters(*planned.launch)
 

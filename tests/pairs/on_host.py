@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tests import isolated
 from tests.emit import emulator, plan_reference
+from tests.emit.guarded import guarded
 from tests.emit.harness import HOST_SHIM
 from tests.emulated import DISTRIBUTIONS, Job, emulate, plan
 from tests.pairs.pairs import Drawn, Judged, State
@@ -126,6 +127,7 @@ def _verdicts(
         arguments = generate(
             kernel, sizes, distribution, seed=program["seed"], scalars=distinct_scalars(kernel)
         )
+        arguments = [guarded(a) if isinstance(a, Tensor) else a for a in arguments]
         scalars = [float(a) for a in arguments if not isinstance(a, Tensor)]
 
         def launch(inputs: Sequence[Any], outputs: Sequence[Tensor], scalars: Any = scalars) -> None:
