@@ -171,7 +171,7 @@ async def _serve(server: MCPServer[ServerState]) -> None:
 TOO_LONG = "ucc/too_long"
 """The method that a request of more than MOST_LINE bytes is given in place of its own."""
 
-_ID = rb'"id"\s*:\s*(\d{1,18}|"[^"\\]{1,100}")\s*'
+_ID = rb'"id"\s*:\s*(\d{1,18}|"[ !#-\[\]-~]{1,100}")\s*'
 _VERSION = rb'"jsonrpc"\s*:\s*"2.0"\s*'
 _FIRST_ID = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?" + _ID)
 _LAST_ID = re.compile(rb",\s*" + _ID + rb"(?:,\s*" + _VERSION + rb")?\}\s*\Z")

@@ -275,11 +275,12 @@ def test_a_line_without_an_end_takes_no_memory(sent: bytes, lines: list[str]) ->
         ('{"method":"m","params":{"id":"x","text":"%s"},"jsonrpc":"2.0","id":7}', "7"),
         ('{"method":"m","params":{"text":"%s"},"id":7,"jsonrpc":"2.0"}', "7"),
         ('{"method":"m","params":{"text":"%s","id":"x"}}', None),
+        ('{"id": "\xff", "method": "m", "params": {"text": "%s"}}', None),
     ],
 )
 def test_a_request_of_too_many_bytes_keeps_its_id(line: str, id: str | None) -> None:
     async def read() -> list[str]:
-        sent = (line % ("x" * 1000) + "\n{}\n").encode()
+        sent = (line % ("x" * 1000) + "\n{}\n").encode("latin-1")
         return [line async for line in BoundedLines(io.BytesIO(sent), 100)]
 
     refused = "\n" if id is None else f'{{"jsonrpc": "2.0", "id": {id}, "method": "{TOO_LONG}"}}\n'
