@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
 
+from benchmarks import harness
 from benchmarks.harness import Row, geomean
 from ucutlass import files
 
@@ -186,3 +187,15 @@ def status(every: Sequence[Figure], wrong: Sequence[str], unreached: Sequence[st
     if wrong or any(figure.missed for figure in every):
         return 1
     return 3 if unreached else 0
+
+
+def held_to_none(faulty: Mapping[str, bool], count: int, out: Path | None) -> int:
+    """Holds drawn cases, by their names whether each is wrong or failed, against none that is; of `count` those that are
+    not among them were not reached. Writes the summary beside `out`, and returns the exit status."""
+    values = {"wrong or failed": {name: float(fault) for name, fault in faulty.items()}}
+    every = figures(values, {"wrong or failed": Bar(most=0)})
+    wrong = [name for name, fault in faulty.items() if fault]
+    unreached = ["modules"] * (count - len(faulty))
+    if out:
+        write_summary(out, every, harness.machine(), wrong=wrong, unreached=unreached)
+    return status(every, wrong, unreached)

@@ -26,16 +26,13 @@ from typing import Any
 
 import torch
 
-from benchmarks import bars, harness
-from benchmarks.bars import Bar
+from benchmarks import bars
 from tests.dynamo.training_step import TRAINING_STEPS, NotTrained, outside, training_difference
 from tests.importer.drawn_modules import DrawnModule, Plan, State, draw
 from tests.importer.float64_check import difference
 from ucutlass.files import put
 from ucutlass.importer.graph import Unsupported
 from ucutlass.importer.operators import RULES
-
-BARS = {"wrong or failed": Bar(most=0)}
 
 
 @dataclass(slots=True)
@@ -168,14 +165,8 @@ def main() -> int:
     print(
         f"{len(results)} modules in {time.monotonic() - start:.0f} s: {dict(Counter(r.verdict for r in results))}"
     )
-    wrong = [str(r.number) for r in results if r.verdict in ("differs", "failed")]
-    every = bars.figures(
-        {"wrong or failed": {str(r.number): float(str(r.number) in wrong) for r in results}}, BARS
-    )
-    unreached = ["modules"] * (options.count - len(results))
-    if options.out:
-        bars.write_summary(options.out, every, harness.machine(), wrong=wrong, unreached=unreached)
-    return bars.status(every, wrong, unreached)
+    faulty = {str(r.number): r.verdict in ("differs", "failed") for r in results}
+    return bars.held_to_none(faulty, options.count, options.out)
 
 
 if __name__ == "__main__":

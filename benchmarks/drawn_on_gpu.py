@@ -31,7 +31,6 @@ from typing import Any
 import torch
 
 from benchmarks import bars, campaign, harness
-from benchmarks.bars import Bar
 from benchmarks.harness import append, lines
 from tests.importer.drawn_modules import SEVERAL_TILES, DrawnModule, draw
 from ucutlass.api import LoadedProgram
@@ -42,7 +41,6 @@ from ucutlass.importer.program import from_torch
 from ucutlass.runtime import verify
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
-BARS = {"wrong or failed": Bar(most=0)}
 
 STALLED_SECONDS = 90.0
 """A process that has told nothing for so long is ended, and its module has failed."""
@@ -198,14 +196,8 @@ def main() -> int:
     print(
         f"{len(results)} modules in {time.monotonic() - start:.0f} s on {torch.cuda.get_device_name()}: {counts}"
     )
-    wrong = [str(r.number) for r in results if r.verdict in ("wrong", "failed")]
-    every = bars.figures(
-        {"wrong or failed": {str(r.number): float(str(r.number) in wrong) for r in results}}, BARS
-    )
-    unreached = ["modules"] * (options.count - len(results))
-    if options.out:
-        bars.write_summary(options.out, every, harness.machine(), wrong=wrong, unreached=unreached)
-    return bars.status(every, wrong, unreached)
+    faulty = {str(r.number): r.verdict in ("wrong", "failed") for r in results}
+    return bars.held_to_none(faulty, options.count, options.out)
 
 
 if __name__ == "__main__":
