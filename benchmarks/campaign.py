@@ -469,6 +469,8 @@ def concluded(
     names = [row["name"] for row in failed]
     bars.write_summary(options.out, every, machine, wrong=names, unreached=absent)
     print("\n".join([*map(line, right), *bars.lines(every), *map(lost_line, failed)]))
+    if undecided := [row["name"] for row in right if row.get("verdict") == "undecided"]:
+        print(f"undecided, within bounds too wide to tell: {len(undecided)} rows: {', '.join(undecided[:8])}")
     if absent:
         print(f"not reached: {len(absent)} of {len(rows)} rows")
     sys.exit(bars.status(every, names, absent))

@@ -212,13 +212,15 @@ def planned(text: str, sizes: Mapping[str, int]) -> Plan:
     return checked, program, frontend.plan_kernel(checked, program, extents, ARCH, device()).planned
 
 
-def check(kernel: Any, arguments: Sequence[Any]) -> None:
-    """Judges a launch as `ucc verify` judges a case. Raises ArithmeticError where a result is wrong."""
+def check(kernel: Any, arguments: Sequence[Any]) -> str:
+    """Judges a launch as `ucc verify` judges a case, and returns "right" or "undecided". Raises ArithmeticError where a
+    result is wrong."""
     from ucutlass.runtime import verify
 
     verdict = verify.check(kernel.program, kernel.judged(*arguments), list(arguments))
     if verdict.state == "wrong":
         raise ArithmeticError(str(verdict)[:1500])
+    return verdict.state
 
 
 def compiled(call: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:

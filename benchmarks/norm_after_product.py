@@ -140,7 +140,7 @@ def row(item: Item) -> Row:
     ]
     one = item["launches"] == 1
     kernel: Any = ucutlass.loads(problem.whole) if one else ucutlass.loads(problem.pipeline, "whole")
-    harness.check(kernel, [*sets[0], *gains])
+    verdict = harness.check(kernel, [*sets[0], *gains])
     outs = [torch.empty(problem.t, problem.d, device="cuda", dtype=ELEMENTS[problem.element]) for _ in sets]
     between = [torch.empty_like(out) for out in outs]
     norms = _norms(problem, between, gains, outs, item["quack"])
@@ -167,6 +167,7 @@ def row(item: Item) -> Row:
     us = {name: time.median for name, time in times.items()}
     return {
         **harness.summary_of(times),
+        "verdict": verdict,
         "launches": item["launches"],
         "schedule": item["schedule"],
         "over two": min(t for name, t in us.items() if name != "ours") / us["ours"],

@@ -144,7 +144,7 @@ def row(item: Item) -> Row:
         return [torch.randn(s, device="cuda", generator=generator).to(t) for s, t in shapes]
 
     args = draw()
-    harness.check(kernel, args)
+    verdict = harness.check(kernel, args)
     out = kernel(*args)
     results = out if isinstance(out, tuple) else (out,)
     bytes_ = sum(t.numel() * t.element_size() for t in (*args, *results))
@@ -162,6 +162,7 @@ def row(item: Item) -> Row:
     times = compare(candidates, len(sets))
     best = min(t.median for label, t in times.items() if label in ("eager", "compile"))
     return {
+        "verdict": verdict,
         "bytes": bytes_,
         "schedule": item["schedule"],
         "of_copy": bytes_ / times["ours"].median / (2 * COPIED / times["negate"].median),

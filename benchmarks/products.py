@@ -202,13 +202,14 @@ def row(item: Item) -> Row:
     sets: list[list[Tensor]] = [[a.clone() for a in first] for _ in range(count)]
     launches: dict[str, Callable[[int], object]] = {}
     own: Tensor | None = None
+    verdict = ""
     for number, candidate in enumerate(item["candidates"]):
         request = partial_schedule_of_json(candidate["request"])
         kernel: Any = LoadedKernel(checked, scheduled(program, ARCH, request), ARCH)
         outs = [torch.empty_like(kernel(*a)) for a in sets]
         result = kernel(*sets[0], out=outs[0]).double()
         if own is None:
-            harness.check(kernel, sets[0])
+            verdict = harness.check(kernel, sets[0])
             own = result
         apart = float((result - own).norm() / own.norm())
         if not apart <= APART.get(outs[0].dtype, APART[torch.float16]):
@@ -220,6 +221,7 @@ def row(item: Item) -> Row:
     timed = [candidate | {"us": us[str(n)]} for n, candidate in enumerate(item["candidates"])]
     return {
         "problem": item["problem"],
+        "verdict": verdict,
         "candidates": timed,
         "rivals": {name: us[name] for name in rivals},
         "refused": refused,

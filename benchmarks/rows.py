@@ -132,9 +132,9 @@ def row(item: Item) -> Row:
             refused[schedule] = str(error)[:300]
         else:
             kernels[schedule] = ucutlass.loads(problem_of(item["name"], schedule).text)
-    outs = {}
+    outs, verdicts = {}, {}
     for label, kernel in kernels.items():
-        harness.check(kernel, args)
+        verdicts[label] = harness.check(kernel, args)
         outs[label] = kernel(*args)
     bytes_ = sum(t.numel() * t.element_size() for t in (*args, outs["ours"]))
     source = torch.zeros(COPIED // 4, device="cuda")
@@ -164,6 +164,7 @@ def row(item: Item) -> Row:
     rate = 2 * COPIED / min(times["copy"].median, times["negate"].median)
     best = min(t.median for name, t in times.items() if name in RIVALS)
     return {
+        "verdict": verdicts["ours"],
         "bytes": bytes_,
         "schedule": item["schedule"],
         "refused": refused,

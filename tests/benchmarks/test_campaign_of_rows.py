@@ -39,7 +39,12 @@ def row(item: dict[str, Any]) -> dict[str, Any]:
         case "sticky":
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
     time.sleep(item.get("seconds", 0.0))
-    return {"pid": os.getpid(), "on": os.environ.get("CUDA_VISIBLE_DEVICES"), "ratio": item.get("ratio", 1.0)}
+    return {
+        "pid": os.getpid(),
+        "on": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "ratio": item.get("ratio", 1.0),
+        "verdict": item.get("verdict", "right"),
+    }
 
 
 def _with(how: str, at: str = "c") -> list[dict[str, Any]]:
@@ -147,6 +152,14 @@ def test_a_bar_that_is_missed_and_a_row_that_is_wrong_end_a_run_with_1(
     summary = json.loads(bars.summary_path(out).read_text())
     assert summary["wrong"] == ["d"] and summary["classes"][0]["rows"] == 1
     assert "wrong: d: ArithmeticError: it errs" in capsys.readouterr().out
+
+
+def test_a_row_that_nobody_can_judge_is_named(
+    built: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = _cases(a={"ratio": 1.5}, b={"ratio": 1.5, "verdict": "undecided"})
+    assert _report(cases, _options(tmp_path / "rows.json")) == 0
+    assert "undecided, within bounds too wide to tell: 1 rows: b\n" in capsys.readouterr().out
 
 
 def test_a_run_goes_on_behind_rows_of_the_same_programs_device_and_item(
