@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from types import MappingProxyType
+
 import pytest
 
 from ucutlass.ir.hardware import ARCHES, DEVICES, OPS_PER_CLOCK, Device
@@ -38,6 +41,12 @@ def test_every_entry_is_plausible(device: Device) -> None:
     for arch in ARCHES.values():
         if arch.capability == device.capability:
             assert arch.shared_memory_sm == device.shared_memory
+
+
+def test_a_device_is_sent_to_other_processes() -> None:
+    for device in DEVICES.values():
+        received = pickle.loads(pickle.dumps(device))
+        assert received == device and isinstance(received.peaks, MappingProxyType)
 
 
 def test_the_l2_of_an_a100_is_its_paper_s() -> None:

@@ -10,9 +10,10 @@ which is the one that this equation gives, and f32 at `boost`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from types import MappingProxyType
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,11 @@ class Device:
     def __hash__(self) -> int:
         return hash(self.name)
 
+    def __reduce__(self) -> tuple[Callable[[Mapping[str, Any]], Device], tuple[Mapping[str, Any]]]:
+        """A mapping proxy does not pickle: another process is sent the rates and makes its own."""
+        facts = {f.name: getattr(self, f.name) for f in fields(self)}
+        return _received, (facts | {"peaks": dict(self.peaks)},)
+
     @property
     def l2_bandwidth(self) -> float:
         """What NVIDIA states in bytes per clock, else an estimate: what all SMs together take in."""
@@ -99,6 +105,10 @@ class Device:
     def special_rate(self) -> float:
         """Special functions (MUFU) per second."""
         return self.special * self.sms * self.boost
+
+
+def _received(facts: Mapping[str, Any]) -> Device:
+    return Device(**{**facts, "peaks": MappingProxyType(facts["peaks"])})
 
 
 _SM_BYTES = 64
