@@ -515,6 +515,12 @@ def test_tiles_of_f32_split_in_registers_are_no_wider_than_few_rows() -> None:
     assert (chosen.swap, chosen.tile, chosen.math) == ("yes", (128, 112, 32), "tf32x3_rs")
 
 
+def test_columns_that_are_read_by_element_are_no_matrix_vector_kernels() -> None:
+    """An H100 took 22.8 us by the matrix-vector kernel, and 7.2 so."""
+    problem, sizes = gemm(8, 1832, 1672, compute_type="f16", order="MN")
+    assert planned(plan(problem, sizes, SM90, DEVICES["H100-SXM"])).request.warps == "pingpong"
+
+
 def test_lone_tiles_of_pingpong_are_priced_higher() -> None:
     """An H200 took 62.6 us by pingpong's 192x80 tiles, and 56.5 so."""
     chosen = planned(plan(*gemm(776, 2328, 9024, compute_type="bf16"), SM90, DEVICES["H200"])).request
