@@ -107,8 +107,8 @@ def blocks_held(schedule: RegisterTileSchedule) -> int:
 
 def _column_stride(problem: ConvolutionProblem, column: int) -> str:
     """Elements of B from a column to the next, as C++."""
-    (dim,) = problem.batch[column]
-    axis = next(i for i, axis in enumerate(problem.b.axes) if axis.extent == dim)
+    innermost = problem.batch[column][-1]
+    axis = next(i for i, axis in enumerate(problem.b.axes) if axis.extent == innermost)
     return f"p.b.stride[{axis}]"
 
 

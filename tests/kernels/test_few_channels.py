@@ -30,6 +30,13 @@ def _images(element: str, kernel: int, stride: int, pad: int, last: bool = False
 
 CASES = [
     pytest.param(CUBES, {"N": 128, "H": 64, "H2": 64}, "tile", 790.0, id="cubes"),
+    pytest.param(
+        CUBES.replace("K=16", "(G=4 K=4)").replace("[N, K,", "[N, (G K),"),
+        {"N": 128, "H": 64, "H2": 64},
+        "tile",
+        790.0,
+        id="columns of two names",
+    ),
     pytest.param(SMALLEST, {"N": 64, "C": 16, "K": 64}, "whole", None, id="reduced"),
     pytest.param(_images("f32", 3, 1, 1), {"N": 10, "C": 3, "K": 64}, "tile", 108.0, id="3x3"),
     pytest.param(_images("f32", 3, 2, 1), {"N": 64, "C": 3, "K": 32}, "tile", 87.0, id="3x3/2"),

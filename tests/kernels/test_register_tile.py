@@ -41,6 +41,12 @@ SUM = LARGEST.replace("max[K]", "sum[K]")
 ADJACENT = LAST.replace(", y: E[N, P, Q, K]", "").replace("+ y *", "+")
 """Columns are adjacent, and no operand differs from position to position."""
 MIRRORED = FIRST.replace("P + R - 1", "P - R + 1")
+BESIDE = (
+    FIRST.replace("w: E[K,", "w: E[(G=4 K),")
+    .replace("b: f32[K]", "b: f32[(G K)]")
+    .replace("E[N, K, P=H", "E[N, (G K), P=H")
+)
+"""Columns of two names."""
 
 
 def _planned(
@@ -87,6 +93,17 @@ def _planned(
             SMALLEST, "f32", "columns 1", {"N": 2, "C": 3, "H": 6, "W": 7, "K": 10}, 3, id="smallest"
         ),
         pytest.param(LARGEST, "f32", "columns 2", {"N": 2, "C": 2, "H": 6, "W": 7, "K": 24}, 2, id="largest"),
+        pytest.param(
+            BESIDE, "f32", "columns 1", {"N": 2, "C": 3, "H": 9, "W": 13, "K": 5}, 3, id="two names"
+        ),
+        pytest.param(
+            BESIDE.replace("E[N, (G K), P=H, Q=W]", "E[N, P=H, Q=W, (G K)]"),
+            "bf16",
+            "columns 2",
+            {"N": 2, "C": 3, "H": 9, "W": 13, "K": 6},
+            3,
+            id="two names, adjacent",
+        ),
         pytest.param(SUM, "bf16", "columns 4", {"N": 1, "C": 4, "H": 6, "W": 7, "K": 9}, 4, id="sum"),
     ],
 )

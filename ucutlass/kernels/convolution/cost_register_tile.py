@@ -12,6 +12,7 @@ from ucutlass.kernels.access import Store
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, RegisterTileSchedule
 from ucutlass.kernels.convolution.plan_register_tile import (
     RegisterTile,
+    columns_of,
     is_staged,
     out_of_bounds,
     shared_bytes,
@@ -68,7 +69,7 @@ def register_tile_seconds(
     device: Device,
 ) -> float:
     """Returns the seconds of the kernel, which needs no copies."""
-    columns = sizes[problem.batch[tile.column][0]]
+    columns = columns_of(problem, tile, sizes)
     positions = math.prod(sizes[run[0]] for i, run in enumerate(problem.batch) if i != tile.column)
     k = math.prod(sizes[d] for d in problem.k)
     rows, width, channels = schedule.rows, schedule.columns, schedule.channels
@@ -105,7 +106,7 @@ def cheapest_register_tile(
     device: Device,
 ) -> RegisterTileSchedule | str:
     """The positions and columns of a thread that take least, or why none fit."""
-    columns = math.ceil(sizes[problem.batch[tile.column][0]] / 4) * 4
+    columns = math.ceil(columns_of(problem, tile, sizes) / 4) * 4
     few = math.prod(sizes[d] for d in problem.k) <= FEW_SUMMED
     narrow = own.vector > 1 and all(o.access.elem.bytes <= 2 for o in problem.gemm.outputs)
     most, widest = (FEW_SUMS, FEW_COLUMNS) if few and narrow else (MOST_SUMS, columns)

@@ -39,7 +39,7 @@ class WindowTap:
 
 @dataclass(frozen=True, slots=True)
 class RegisterTile:
-    """`column` is the mode of the results that B alone ranges over; `channel` the axis of A along the innermost of
+    """`column` is the mode of the results that B alone ranges over, of one name or of several that lie beside each other; `channel` the axis of A along the innermost of
     the contracted dimensions, -1 where that is a tap; `windows` are in the order of A's."""
 
     column: int
@@ -62,7 +62,7 @@ def prepared_register_tile(problem: ConvolutionProblem) -> ConvolutionProblem:
 def register_tile(problem: ConvolutionProblem) -> RegisterTile | str:
     """How threads share the problem, or why they cannot."""
     a, b = problem.a, problem.b
-    if problem.m or problem.n or any(len(run) != 1 for run in problem.batch):
+    if problem.m or problem.n:
         return "results are no modes of their own"
     if (
         any(w.elem.kind != "float" or w.elem.bytes < 2 for w in (a, b))
@@ -74,6 +74,10 @@ def register_tile(problem: ConvolutionProblem) -> RegisterTile | str:
     columns = [i for i in range(len(problem.batch)) if moves(problem, b, i) and not moves(problem, a, i)]
     if len(columns) != 1 or any(moves(problem, b, i) for i in range(len(problem.batch)) if i not in columns):
         return "the weights do not range over one name of the result alone"
+    if any(len(run) > 1 for i, run in enumerate(problem.batch) if i not in columns) or not _beside(
+        b, problem.batch[columns[0]]
+    ):
+        return "the weights' names of the result do not lie beside each other"
     if b.windows or not a.windows:
         return "A has no window, or the weights have"
     windows: list[WindowTap] = []
@@ -90,6 +94,17 @@ def register_tile(problem: ConvolutionProblem) -> RegisterTile | str:
     innermost = problem.k[-1]
     channel = next((i for i, x in enumerate(a.axes) if x.window is None and x.extent == innermost), -1)
     return RegisterTile(columns[0], channel, tuple(windows))
+
+
+def _beside(operand: OperandAccess, run: tuple[int, ...]) -> bool:
+    """Whether an operand has these names beside each other in their order."""
+    places = [next(i for i, axis in enumerate(operand.axes) if axis.extent == d) for d in run]
+    return places == list(range(places[0], places[0] + len(run)))
+
+
+def columns_of(problem: ConvolutionProblem, tile: RegisterTile, sizes: Sequence[int]) -> int:
+    """The columns of a position."""
+    return math.prod(sizes[d] for d in problem.batch[tile.column])
 
 
 def _ranges(axis: OperandAxisExtent, dim: int) -> bool:
@@ -131,7 +146,7 @@ def shared_bytes(problem: ConvolutionProblem, schedule: RegisterTileSchedule, si
     if schedule.whole or any(isinstance(o, Reduction) for o in problem.gemm.outputs):
         tile = register_tile(problem)
         assert isinstance(tile, RegisterTile), tile
-        columns *= math.ceil(sizes[problem.batch[tile.column][0]] / columns)
+        columns *= math.ceil(columns_of(problem, tile, sizes) / columns)
     return 4 * k * columns + 8 * (k // schedule.channels + 1) + staged_bytes(problem, schedule)
 
 

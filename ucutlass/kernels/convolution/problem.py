@@ -30,16 +30,18 @@ def convolution_problem(
     aligned: Sequence[bool] | None = None,
     apart: bool = False,
     positions: bool = False,
+    beside: bool = False,
 ) -> ConvolutionProblem:
     """The pattern with concrete extents, in the order of `kernel.dims`. `apart`: every result name is a
     batch mode of its own, as the direct kernel addresses them, m and n are empty. `positions`: of rows that
     lie apart in memory, those of windows are the product's own, though others may be more, and every name
-    of the batch is a mode of its own, as TMA's coordinates are.
+    of the batch is a mode of its own, as TMA's coordinates are. `beside`: of results apart, names of B's alone that
+    all tensors have beside each other are one mode.
 
     Raises Refused UC0305 where more batch modes remain than a kernel addresses.
     """
     at = Sizes(pattern.position, tuple(sizes))
-    modes = _apart(pattern) if apart else _modes(pattern, at, positions)
+    modes = _apart(pattern, beside) if apart else _modes(pattern, at, positions)
     tensors = sum(isinstance(p.type, ir.TensorType) for p in pattern.kernel.params)
     pointers = tensors + len(pattern.kernel.results)
     fine = tuple(aligned) if aligned is not None else (True,) * pointers
@@ -164,9 +166,12 @@ def _longest(
     return parts[best], tuple(p for i, p in enumerate(parts) if i != best)
 
 
-def _apart(pattern: ConvolutionPattern) -> MergedModes:
-    """Every result name a batch mode, in the order in which the first result stores them."""
+def _apart(pattern: ConvolutionPattern, beside: bool) -> MergedModes:
+    """Every result name a batch mode, or of `beside` every run of columns, in the order in which the first result stores
+    them."""
     names = (*pattern.m, *pattern.n, *pattern.batch)
     stored = [d for tensor in _tensors(pattern) for d in tensor.order if d in names]
     order = dict.fromkeys((*stored, *names))
-    return MergedModes((), (), (), tuple((d,) for d in order))
+    columns = runs(pattern.n, _tensors(pattern)) if beside else ()
+    run_of = {d: run for run in columns for d in run}
+    return MergedModes((), (), (), tuple(dict.fromkeys(run_of.get(d, (d,)) for d in order)))

@@ -25,6 +25,7 @@ from ucutlass.kernels.convolution.plan import (
 from ucutlass.kernels.convolution.plan_depthwise_wgrad import depthwise_wgrad, depthwise_wgrad_schedule
 from ucutlass.kernels.convolution.plan_register_tile import (
     channels_at_once,
+    columns_of,
     prepared_register_tile,
     register_tile,
     unreduced,
@@ -152,13 +153,13 @@ def prepared_tile(
     """The kernel whose threads keep sums of some positions by some columns, or why there is none."""
     if request.vector is not None or request.items is not None:
         return "threads that keep several columns have no `vector` or `items`"
-    problem_ = prepared_register_tile(convolution_problem(pattern, sizes, aligned, apart=True))
+    problem_ = prepared_register_tile(convolution_problem(pattern, sizes, aligned, apart=True, beside=True))
     tile = register_tile(problem_)
     if isinstance(tile, str):
         return tile
     if why := unreduced(problem_, tile):
         return why
-    columns = sizes[problem_.batch[tile.column][0]]
+    columns = columns_of(problem_, tile, sizes)
     stored = [o.access for o in problem_.gemm.outputs if o.access.batch[tile.column] == ()]
     widths = [vector_width(a.elem.bits, aligned is None or aligned[a.pointer], (columns,)) for a in stored]
     vector = min(QUAD, *widths) if widths else 1
