@@ -117,7 +117,8 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
     if reason := check(problem, schedule):
         raise ValueError(reason)
     layout = layout_of(convolution.epilogue_gemm(problem), how)
-    stores_sums = (how.phases == 1 or problem.stacked > 1) and _stores_sums(problem, schedule, layout)
+    together = not how.scattered and (how.phases == 1 or problem.stacked > 1)
+    stores_sums = together and _stores_sums(problem, schedule, layout)
     if schedule.halo and not stores_sums:
         raise ValueError("runs of rows are of results that are stored from registers")
     if problem.stacked > 1 and not stores_sums:
@@ -125,13 +126,14 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
     if stores_sums:
         layout = epilogue.EpilogueLayout(layout.contiguous_mode, 1)
     contiguous_mode = epilogue.layout(problem.gemm).contiguous_mode
-    apart = problem.stacked == 1 and (how.phases > 1 or schedule.halo > 0)
+    apart = problem.stacked == 1 and (how.phases > 1 or how.scattered or schedule.halo > 0)
     return text.render(
         "convolution/im2col.cu.j2",
         stage_rows=rows_staged(problem, schedule, contiguous_mode),
         reduces_rows=_reduces_rows(problem),
         stores_sums=stores_sums,
         apart=apart,
+        scattered_images=how.scattered,
         pairs=_stores_pairs(how),
         **_mainloop(problem, schedule),
         **_operands(problem, schedule, how),
@@ -152,7 +154,7 @@ def _epilogue(
     values |= hopper_values(problem, schedule, end, values)
     if problem.stacked > 1:
         values["n"] = f"{values['n']} * {problem.stacked}"
-    elif how.phases > 1:
+    elif how.phases > 1 or how.scattered:
         # Of a cluster, `shared` is the block's own share of the staged rows.
         own = " - 4 * staged(first_row % kStageRows, 0)" if schedule.split_k > 1 else ""
         values["scattered"] = f"row_table(shared{own})"
@@ -294,9 +296,11 @@ def _stores_pairs(how: Im2col) -> bool:
 
 
 def layout_of(gemm: GemmProblem, how: Im2col) -> epilogue.EpilogueLayout:
-    """As the multistage GEMM's; rows of several phases lie apart, so that along M no two are neighbours."""
+    """As the multistage GEMM's; along M, no two rows are neighbours where those of several phases, or of several images,
+    lie apart."""
     layout = epilogue.layout(gemm)
-    return epilogue.EpilogueLayout("m", 1) if layout.contiguous_mode == "m" and how.phases > 1 else layout
+    apart = how.phases > 1 or how.scattered
+    return epilogue.EpilogueLayout("m", 1) if layout.contiguous_mode == "m" and apart else layout
 
 
 # --- text -------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import emit
 from ucutlass.ir.elements import TF32
 from ucutlass.kernels.convolution.plan import ConvolutionPlan, Im2colSchedule, RegisterTileSchedule
+from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.planned import Planned
 from ucutlass.reference.rounding import round_float
 
@@ -63,8 +64,15 @@ SMALLEST = """kernel k(x: f32[B, C, H, W], w: f32[K, C, R=3, S=3]) -> f32[B, P=H
 SMALLEST_APART = """kernel k(x: f32[B, C, H, W], w: f32[C, K, R=3, S=3], b: f32[K]) -> f32[B, P=2*H, Q=2*W] {
   return min[K](dot[C, R, S](x[2*H = P + 1 - R, 2*W = Q + 1 - S], w) + b)
 }"""
+DOWN = """kernel k(x: f32[B, C, H, W], w: f32[F, C, R=7]) -> f32[B, F, P=H, Q=W] {
+  return dot[C, R](x[H = P + R - 3, W = Q], w)
+}"""
 GROUPED = """kernel k(x: f32[B, G, C, H, W], w: f32[G, F, C, R=3, S=3]) -> f32[B, G, F, P=H-2, Q=W-2] {
   return dot[C, R, S](x[H = P + R, W = Q + S], w)
+}"""
+
+WEIGHTS = """kernel k(x: f32[N, H, W, C], y: f32[N, P=H, Q=W, K]) -> f32[K, R=3, S=3, C] {
+  return dot[N, P, Q](x[H = P + R - 1, W = Q + S - 1], y)
 }"""
 
 
@@ -132,6 +140,9 @@ CASES = {
     "f16x3, three warp groups": Case(
         "f16x3", FORWARD, {"B": 1, "C": 64, "H": 16, "W": 13, "F": 60}, (192, 64, 64), 64, "tile 192x64x64"
     ),
+    "f16x3, a window across lines": Case(
+        "f16x3", DOWN, {"B": 2, "C": 32, "H": 6, "W": 7, "F": 20}, (64, 64, 64), 32
+    ),
     "f16x3, two tensors of columns": Case(
         "f16x3", TWO, {"B": 1, "C": 64, "H": 9, "W": 13, "F": 60}, (192, 64, 64), 64, "tile 192x64x64"
     ),
@@ -168,6 +179,15 @@ CASES = {
     ),
     "f16x3, taps of groups share rows": Case(
         "f16x3", GROUPED, {"B": 2, "G": 3, "C": 16, "H": 7, "W": 8, "F": 20}, (192, 32, 16), 16, "fold rows"
+    ),
+    "f16x3, weights' gradient, channels innermost": Case(
+        "f16x3", WEIGHTS, {"N": 20, "H": 3, "W": 20, "C": 12, "K": 24}, (64, 64, 64), 32
+    ),
+    "f16x3, weights' gradient, a sum shared by a cluster": Case(
+        "f16x3", WEIGHTS, {"N": 33, "H": 2, "W": 20, "C": 20, "K": 24}, (64, 64, 64), 64, "split_k 2"
+    ),
+    "tf32x3, weights' gradient, channels innermost": Case(
+        "tf32x3", WEIGHTS, {"N": 20, "H": 3, "W": 20, "C": 12, "K": 24}, (64, 64, 32), 8
     ),
     "f16x3, rows reduced": Case(
         "f16x3", SMALLEST, {"B": 2, "C": 16, "H": 6, "W": 7, "K": 40}, (64, 64, 64), 16
@@ -224,6 +244,7 @@ QUICK = (
     "f16x3, folded taps",
     "f16x3, transposed",
     "f16x3, taps share rows",
+    "f16x3, weights' gradient, channels innermost",
     "f16, a transposed copy",
     "f16, results between neighbours",
     "f16, mirrored taps share rows",
@@ -242,6 +263,15 @@ def test_passes_are_right(name: str) -> None:
     assert planned.request.math == kernel.problem.passes == case.passes
     assert (kernel.schedule.tile, kernel.schedule.part) == (case.tile, case.part)
     assert judge(text, case.sizes, arch="sm90a") == []
+
+
+def test_images_lie_inside_of_windows_where_these_are_out_of_reach() -> None:
+    """TMA reaches less far with channels as a third axis of space."""
+    for width, scattered in ((12, False), (20, True)):
+        planned = plan(passed(WEIGHTS, "f16x3"), {"N": 20, "H": 3, "W": width, "C": 12, "K": 24}, "sm90a")
+        assert isinstance(planned.plan, ConvolutionPlan)
+        how = im2col(planned.plan.problem)
+        assert isinstance(how, Im2col) and how.scattered is scattered
 
 
 @pytest.mark.slow

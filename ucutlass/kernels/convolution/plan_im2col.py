@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from ucutlass.ir.elements import F32
 from ucutlass.ir.extents import Extent, Fixed, evaluate
 from ucutlass.kernels.access import Store
 from ucutlass.kernels.convolution.plan import IN_F16, ConvolutionProblem, OperandAccess, Stack
@@ -80,7 +81,8 @@ class Im2col:
     N is made of, innermost first; `channel_b`, `group_b` axes of B. `across`: B's columns are innermost in
     memory instead of its channels, as wgmma takes elements of 16 bits too. `fold` is the window whose taps lie beside
     the channels, as it is read from the tensor. `flat`: groups and columns of B are one axis of TMA's tensor, which
-    has no more than MOST_AXES."""
+    has no more than MOST_AXES. `scattered`: images are the innermost of the result's rows, so that neighbours of a tile
+    lie apart in it."""
 
     channel: int
     space: tuple[Space, ...]
@@ -92,6 +94,7 @@ class Im2col:
     across: bool = False
     fold: Space | None = None
     flat: bool = False
+    scattered: bool = False
 
     @property
     def phases(self) -> int:
@@ -139,10 +142,10 @@ def im2col(problem: ConvolutionProblem) -> Im2col | str:
         if stack is not None:
             window = Space(axis, window.result, 1, window.tap_dim, 1, 1, stack.first, stack=stack)
         space.append(window)
-    rows = [s.result for s in reversed(space)]
-    if image is not None and a.axes[image].extent in problem.m:
-        rows.insert(0, a.axes[image].extent)
-    if tuple(rows) != problem.m:
+    rows = tuple(s.result for s in reversed(space))
+    images = (a.axes[image].extent,) if image is not None and a.axes[image].extent in problem.m else ()
+    scattered = (*images, *rows) != problem.m
+    if scattered and not (images and _scatters(problem) and (*rows, *images) == problem.m):
         return "rows of the result are not addressed in the order of A's axes"
     own = {a.axes[i].extent for i in (image, group) if i is not None}
     if batch - own:
@@ -153,14 +156,21 @@ def im2col(problem: ConvolutionProblem) -> Im2col | str:
         return "names are summed that are neither taps nor channels"
     if math.prod(s.scale for s in space) > MOST_PHASES:
         return f"more than {MOST_PHASES} remainders of the windows' scales"
-    return _weights(problem, Im2col(a.order[-1], tuple(space), image, group, -1, None, (), fold=fold), taps)
+    access = Im2col(a.order[-1], tuple(space), image, group, -1, None, (), fold=fold, scattered=scattered)
+    return _weights(problem, access, taps)
+
+
+def _scatters(problem: ConvolutionProblem) -> bool:
+    """Whether rows of a tile may lie apart in the result: in f32, whose gradients of weights with channels innermost no other
+    kernel of wgmma takes."""
+    return problem.compute_type == F32 and all(isinstance(o, Store) for o in problem.gemm.outputs)
 
 
 def stores_sums(problem: ConvolutionProblem, access: Im2col, split_k: int) -> bool:
     """Whether results are stored from registers: those of f16 passes whose rows are neighbours in memory. Of rows that lie
     apart, sectors would be written in parts."""
     adjacent = all(isinstance(o, Store) and o.access.contiguous == "m" for o in problem.gemm.outputs)
-    together = access.phases == 1 or problem.stacked > 1
+    together = not access.scattered and (access.phases == 1 or problem.stacked > 1)
     return problem.passes in IN_F16 and adjacent and together and split_k == 1
 
 
