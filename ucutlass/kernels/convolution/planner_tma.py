@@ -23,6 +23,7 @@ from ucutlass.kernels.convolution.schedule_groups import joined_groups, with_joi
 from ucutlass.kernels.convolution.schedule_im2col import (
     BYTES,
     folded,
+    has_short_rows,
     in_parts,
     prepared,
     schedule_of,
@@ -212,7 +213,8 @@ def _scheduled(
     if isinstance(way, str):
         return way
     problem, how = way
-    price = partial(_seconds_of, problem, sizes, device) if problem.passes == "f16" else None
+    by_price = problem.passes == "f16" or has_short_rows(problem, how, sizes)
+    price = partial(_seconds_of, problem, sizes, device) if by_price else None
     schedule = schedule_of(problem, how, sizes, device, price)
     if isinstance(schedule, str):
         return schedule
