@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 from typing import Any, NoReturn
@@ -18,6 +19,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from tests.importer.float64_check import difference
 from ucutlass import frontend
 from ucutlass.importer import stages
+from ucutlass.importer.export import ForwardArguments
 from ucutlass.importer.graph import Unsupported
 from ucutlass.importer.program import WrongCall, from_torch, imported
 from ucutlass.importer.text import INLINE_STAGES
@@ -422,6 +424,85 @@ def test_results_keep_their_structure() -> None:
     assert result["b"][1] is None
 
 
+class _Named(nn.Module):
+    def forward(
+        self, x: torch.Tensor, *, y: torch.Tensor, twice: bool = False, **more: torch.Tensor
+    ) -> torch.Tensor:
+        return x - y * (2 if twice else 1) + more.get("z", 0)
+
+
+def test_a_call_names_the_arguments_that_the_import_named() -> None:
+    x, y, z = torch.randn(3, 4, 5).unbind()
+    program = from_torch(_Named(), x, z=z, twice=True, y=y)
+    assert [i.name for i in program.inputs] == ["x", "z", "y"]
+    torch.testing.assert_close(program.reference(y, twice=True, y=z, z=x), _Named()(y, y=z, twice=True, z=x))
+    with pytest.raises(WrongCall, match=r"for z, twice, y by name, here y"):
+        program.reference(x, y=y)
+    with pytest.raises(WrongCall, match="for the argument True, not False"):
+        program.reference(x, y=y, twice=False, z=z)
+    rows = torch.export.Dim("rows")
+    free = from_torch(_Named(), x, y=y, dynamic_shapes={"x": {0: rows}, "y": {0: rows}})
+    assert free.reference(torch.ones(7, 5), y=torch.ones(7, 5)).abs().max() == 0
+
+
+def test_a_tensor_that_is_two_arguments_is_so_in_each_call() -> None:
+    module = Function(lambda x, y: x - 2 * y)
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    program = from_torch(module, x, x)
+    torch.testing.assert_close(program.reference(y, y), module(y, y))
+    with pytest.raises(WrongCall, match="one tensor as x and y"):
+        program.reference(x, y)
+
+
+@pytest.mark.parametrize("state", ["weight", "running_mean"])
+def test_an_argument_that_is_the_modules_own_tensor_is_an_argument(state: str) -> None:
+    module = nn.BatchNorm1d(4).eval()
+    own = getattr(module, state)[None]
+    module.register_buffer("own", own)
+    program = from_torch(module, own)
+    x = torch.randn(1, 4)
+    torch.testing.assert_close(program.reference(x), module(x))
+
+
+@dataclass
+class _Pair:
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    ("function", "argument"),
+    [(lambda x: _Pair(x, x * 2), torch.ones(3)), (lambda x: x.first, _Pair(torch.ones(3), torch.ones(3)))],
+    ids=["gives", "takes"],
+)
+def test_a_class_that_export_does_not_know_is_told_how_it_would(function: Any, argument: Any) -> None:
+    with pytest.raises(Unsupported, match=r"_Pair, .* torch.export.register_dataclass\(_Pair\) tells"):
+        from_torch(Function(function), argument)
+
+
+def _written(x: torch.Tensor) -> torch.Tensor:
+    mask = torch.ones(4, 6, dtype=torch.bool)
+    mask[:, 1::2] = x > 0
+    return mask
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x > 0).roll(1, 1),
+        lambda x: F.pad(x > 0, (1, 2), value=True),
+        lambda x: torch.diag_embed(x > 0),
+        lambda x: F.pad(torch.ones(4, 3, dtype=torch.bool), (2, 1)) & (x[:, :1] > 0),
+        _written,
+    ],
+    ids=["roll", "pad", "diagonals", "constant", "every second"],
+)
+def test_conditions_are_moved(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    torch.manual_seed(3)
+    program, wrong = difference(Function(function), torch.randn(4, 3))
+    assert not wrong and "torch." not in program.text
+
+
 def test_a_call_of_another_shape_is_refused() -> None:
     program = from_torch(Function(torch.relu), torch.randn(4, 3))
     with pytest.raises(WrongCall, match=r"x of \(4, 3\), not \(5, 3\)"):
@@ -537,7 +618,7 @@ def test_a_cut_that_no_copy_helps_ends_at_once(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(stages._Cutter, "run", run)
     with pytest.raises(Unsupported, match="no kernel does both") as refused:
-        imported(nn.Sequential(nn.ReLU(), nn.Tanh()), (torch.randn(2, 8),))
+        imported(nn.Sequential(nn.ReLU(), nn.Tanh()), ForwardArguments((torch.randn(2, 8),)))
     assert refused.value.origin is not None and refused.value.origin.operator == "aten.relu.default"
     assert len(rounds) == 1
 
@@ -565,7 +646,7 @@ class _Outer(nn.Module):
 def test_a_reduction_is_a_stage_of_its_own_where_that_is_quicker(
     module: nn.Module, x: tuple[int, ...], count: int
 ) -> None:
-    assert imported(module, (torch.randn(x),))[0].stages == count
+    assert imported(module, ForwardArguments((torch.randn(x),)))[0].stages == count
 
 
 def test_constants_are_taken_to_the_device_of_a_call() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.importer.float64_check import difference
 from ucutlass.importer import whole_layers
-from ucutlass.importer.export import exported
+from ucutlass.importer.export import ForwardArguments, exported
 
 Form = Literal["joined", "state first", "apart"]
 
@@ -190,7 +190,7 @@ def test_no_step_of_a_layer_is_computed_to_know_its_shapes(
 
     with monkeypatch.context() as patch:
         patch.setattr("torch._decomp.decompositions._rnn_helper", unrolled)
-        program = exported(module, inputs)
+        program = exported(module, ForwardArguments(inputs))
     shapes = [program.graph.values[name].shape for name in program.graph.results]
     assert shapes == [tuple(result.shape) for result in module(*inputs)]
     text, wrong = difference(module, *inputs)

@@ -10,7 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ucutlass.grammar.syntax import Argument, Binary, Call, Expr, Index, IndexItem, Name, Number, Unary
+from ucutlass.grammar.syntax import (
+    Argument,
+    Binary,
+    Call,
+    Expr,
+    Index,
+    IndexItem,
+    Literal_,
+    Name,
+    Number,
+    Unary,
+)
 from ucutlass.importer.expressions import add, binary, index, mul, number, sub
 
 
@@ -36,6 +47,8 @@ def simplified(value: Expr, extents: Mapping[str, int]) -> Expr:
 
 def _simplified(value: Expr, ranges: Mapping[str, range]) -> Expr:
     match value:
+        case Call("where", None, (Argument(Literal_("true" | "false" as word)), yes, no)):
+            return _simplified(yes.value if word == "true" else no.value, ranges)
         case Call("where", None, (Argument(Binary("<" | "==" as op, left, Number(int() as limit))), yes, no)):
             split = _split(left, limit, ranges) if op == "<" else _first(left, limit, ranges)
             if split is None:

@@ -13,6 +13,7 @@ import re
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,7 +23,7 @@ from typing import Any, Literal
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ucutlass.importer.derived_extents import Formulas
 from ucutlass.importer.expressions import operand
@@ -98,7 +99,9 @@ class Exported:
     of forward's arguments the input that it is, or the constant that it must equal. `leaves` has for each leaf
     of what forward returns the number of the program's result, or a constant; `structure` puts them together.
     `written` are the paths of the buffers that forward writes: their new values are the results after those,
-    where they were asked for. `dynamic` has for each input whose extents vary the numbers of those axes.
+    where they were asked for. `dynamic` has for each input whose extents vary the numbers of those axes. `keywords` are
+    the names of the arguments that forward takes by name, in order, behind the others. `shared` are pairs of arguments
+    that were one tensor, which the graph reads once.
     """
 
     graph: TensorGraph
@@ -108,6 +111,8 @@ class Exported:
     structure: Any
     written: tuple[str, ...]
     dynamic: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    keywords: tuple[str, ...] = ()
+    shared: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,47 +144,88 @@ def export_failed(problem: Exception) -> ForwardNotFollowed:
     line = f"{own[-1].filename}:{own[-1].lineno}, {own[-1].line}" if own else ""
     kind = type(problem).__name__
     first = next((text.strip() for text in str(problem).splitlines() if text.strip()), "")
-    return ForwardNotFollowed(
-        _REASONS.get(kind) or f"{kind}: {first[:300]}", OperatorOrigin("torch.export", "", line)
-    )
+    why = _REASONS.get(kind) or f"{kind}: {first[:300]}"
+    if unknown := _UNKNOWN_TYPE.search(first):
+        name = unknown[1].rpartition(".")[2]
+        why = f"forward takes or gives {name}, whose parts it does not know; where it is a dataclass, "
+        why += f"torch.export.register_dataclass({name}) tells them"
+    return ForwardNotFollowed(why, OperatorOrigin("torch.export", "", line))
 
+
+_UNKNOWN_TYPE = re.compile(r"(?:Unsupported input type|Found) <class '([^']+)'>(?=\.| in output)")
+"""How torch.export begins to say that it cannot take an object apart."""
 
 _LIBRARIES = (Path(torch.__file__).parent, Path(__file__).parent)
 
 
-def exported(model: torch.nn.Module, arguments: Sequence[Any], updates: bool = False) -> Exported:
+@dataclass(frozen=True, slots=True)
+class ForwardArguments:
+    """The arguments of one call of a module: by position, and by name."""
+
+    positional: Sequence[Any]
+    named: Mapping[str, Any] = field(default_factory=dict)
+
+
+def exported(model: torch.nn.Module, call: ForwardArguments, updates: bool = False) -> Exported:
     """Returns the module's graph on these arguments, whose shapes it keeps. With `updates` the new values of
     the buffers that forward writes are results too. Raises Unsupported, and what torch.export raises."""
-    program = _program(model, arguments, None)
-    return _translated(program, _argument_names(model, arguments), updates, fixed)
+    program = _program(model, call, None)
+    return _translated(program, _argument_names(model, call, program), updates, fixed, _shared(program, call))
 
 
 def exported_twice(
-    model: torch.nn.Module, arguments: Sequence[Any], updates: bool, dynamic_shapes: Any, small: bool
+    model: torch.nn.Module, call: ForwardArguments, updates: bool, dynamic_shapes: Any, small: bool
 ) -> tuple[Exported, Exported, Formulas]:
     """Returns the module's graph with two numbers for each extent that torch.export takes for dynamic, of the
     larger or the `small` ones, and what numbers of both are. Raises Unsupported, DependsOnExtents, and what
     torch.export raises."""
-    program = _program(model, arguments, dynamic_shapes)
+    program = _program(model, call, dynamic_shapes)
     values = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
-    names = _argument_names(model, arguments)
+    names = _argument_names(model, call, program)
     every = [node.meta.get("val") for node in program.graph.nodes]
     leaves = [leaf for value in every for leaf in (value if isinstance(value, tuple | list) else (value,))]
     symbols = symbols_of(values)
     first, second = small_stand_ins(symbols, leaves) if small else stand_ins(symbols)
-    graphs = [_translated(program, names, updates, numbers) for numbers in (first, second)]
+    shared = _shared(program, call)
+    graphs = [_translated(program, names, updates, numbers, shared) for numbers in (first, second)]
     return graphs[0], graphs[1], formulas_of(leaves, (first, second))
 
 
-def _program(model: torch.nn.Module, arguments: Sequence[Any], dynamic_shapes: Any) -> Any:
-    _refuse_kinds(model, arguments)
+def _program(model: torch.nn.Module, call: ForwardArguments, dynamic_shapes: Any) -> Any:
+    _refuse_kinds(model, call)
     table = dict(decompositions())
-    with _EXPORTS, torch.no_grad(), whole_layers(model):
-        program = torch.export.export(model, tuple(arguments), dynamic_shapes=dynamic_shapes, strict=False)
+    with _EXPORTS, torch.no_grad(), whole_layers(model), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch.export copies types that torch has deprecated
+        positional, named = _apart_from_state(model, call)
+        program = torch.export.export(model, positional, named, dynamic_shapes=dynamic_shapes, strict=False)
         rolled(program.graph)  # cells are whole here alone
         program = program.run_decompositions(table)
         rolled(program.graph)
         return program
+
+
+def _apart_from_state(
+    model: torch.nn.Module, call: ForwardArguments
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the arguments, in which what is a parameter or buffer of the module is a tensor of its own: torch.export
+    takes tensors for one that are the same object."""
+    state = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    arguments: tuple[tuple[Any, ...], dict[str, Any]] = tree_map_only(
+        torch.Tensor,
+        lambda leaf: leaf.detach() if id(leaf) in state else leaf,
+        (tuple(call.positional), dict(call.named)),
+    )
+    return arguments
+
+
+def _shared(program: Any, call: ForwardArguments) -> tuple[tuple[int, int], ...]:
+    """Returns the pairs of arguments that are one tensor, by their numbers in the program."""
+    leaves = tree_leaves((call.positional, [call.named[name] for name in _keywords(program)]))
+    first: dict[int, int] = {}
+    for number, leaf in enumerate(leaves):
+        first.setdefault(id(leaf), number)
+    pairs = ((first[id(leaf)], n) for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
+    return tuple((one, other) for one, other in pairs if one != other)
 
 
 _EXPORTS = threading.RLock()
@@ -187,7 +233,7 @@ _EXPORTS = threading.RLock()
 more."""
 
 
-def _refuse_kinds(model: torch.nn.Module, arguments: Sequence[Any]) -> None:
+def _refuse_kinds(model: torch.nn.Module, call: ForwardArguments) -> None:
     """Raises Unsupported for layers and tensors of kinds at which torch.export ends in words of its own."""
     if not isinstance(model, torch.nn.Module):
         raise Unsupported(f"it is a {type(model).__name__}, not a torch.nn.Module")
@@ -195,7 +241,8 @@ def _refuse_kinds(model: torch.nn.Module, arguments: Sequence[Any]) -> None:
         if type(layer).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
             name = f"{path or 'it'} is a quantized layer ({type(layer).__name__})"
             raise Unsupported(f"{name}, which no program computes")
-    leaves = [(f"argument {number}", leaf) for number, leaf in enumerate(tree_leaves(arguments))]
+    leaves = [(f"argument {number}", leaf) for number, leaf in enumerate(tree_leaves(call.positional))]
+    leaves += [(name, leaf) for name, value in call.named.items() for leaf in tree_leaves(value)]
     for name, leaf in (*leaves, *model.named_parameters(), *model.named_buffers()):
         if kind := _kind(leaf):
             raise Unsupported(f"{name} is a {kind} tensor, which no program takes")
@@ -247,17 +294,23 @@ def ready_operators() -> Mapping[Any, Callable[..., Any]]:
     return {operator: TABLE[name].equivalent for name, operator in OPERATORS.items()}
 
 
-def _argument_names(model: torch.nn.Module, arguments: Sequence[Any]) -> tuple[str, ...]:
+def _argument_names(model: torch.nn.Module, call: ForwardArguments, program: Any) -> tuple[str, ...]:
     """Returns the names in `forward` of the arguments; none where one of them is a container, or where
     forward does not name them all."""
     try:
         parameters = inspect.signature(model.forward).parameters.values()
     except (TypeError, ValueError):
         return ()
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = tuple(p.name for p in parameters if p.kind in positional)[: len(arguments)]
-    flat = all(not isinstance(x, list | tuple | dict) for x in arguments)
-    return names if flat and len(names) == len(arguments) else ()
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = tuple(p.name for p in parameters if p.kind in by_position)[: len(call.positional)]
+    flat = all(not isinstance(x, list | tuple | dict) for x in (*call.positional, *call.named.values()))
+    return (*names, *_keywords(program)) if flat and len(names) == len(call.positional) else ()
+
+
+def _keywords(program: Any) -> tuple[str, ...]:
+    """Returns the names of the arguments that a call names, in the order of the program's inputs."""
+    _, named = program.call_spec.in_spec.children()
+    return tuple(named.context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +327,11 @@ class _Placeholders:
 
 
 def _translated(
-    program: Any, argument_names: Sequence[str], updates: bool, number_of: Callable[[Any], int]
+    program: Any,
+    argument_names: Sequence[str],
+    updates: bool,
+    number_of: Callable[[Any], int],
+    shared: tuple[tuple[int, int], ...],
 ) -> Exported:
     user = [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
     places = _placeholders(
@@ -306,6 +363,8 @@ def _translated(
         program.call_spec.out_spec,
         written,
         places.dynamic,
+        _keywords(program),
+        shared,
     )
 
 

@@ -99,6 +99,13 @@ def where(condition: Like, yes: Like, no: Like) -> Expr:
     return call("where", condition, yes, no)
 
 
+def selected_of(element: str, condition: Like, yes: Like, no: Like) -> Expr:
+    """Returns one of two values of an element; `where` takes numbers alone, and conditions are counted."""
+    if element != "bool":
+        return where(condition, yes, no)
+    return binary("!=", where(condition, where(yes, 1, 0), where(no, 1, 0)), 0)
+
+
 def index(label: str) -> Expr:
     return call("index", label)
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ucutlass.importer.export import Exported, ForwardNotFollowed, export_failed, exported
+from ucutlass.importer.export import Exported, ForwardArguments, ForwardNotFollowed, export_failed, exported
 from ucutlass.importer.graph import Unsupported
 from ucutlass.importer.program import ImportedText, TooLong, chained, no_kernel, text_of
 from ucutlass.importer.stages import NoKernelServes
@@ -92,7 +92,7 @@ def _exported(file: str, mode: Mode, cls: str, specs: Sequence[str], precision: 
         model = model.to(CAST[precision])
         inputs = [_cast(x, CAST[precision]) for x in inputs]
     try:
-        return exported(model, inputs)
+        return exported(model, ForwardArguments(inputs))
     except Unsupported:
         raise
     except Exception as problem:

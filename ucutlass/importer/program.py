@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,14 @@ from ucutlass.grammar.format import format_file
 from ucutlass.importer.atoms import Conflict
 from ucutlass.importer.averaged_products import with_averaged_operands
 from ucutlass.importer.chain import ChainLink, ProgramChain, halves
-from ucutlass.importer.export import Exported, FixedValue, export_failed, exported, exported_twice
+from ucutlass.importer.export import (
+    Exported,
+    FixedValue,
+    ForwardArguments,
+    export_failed,
+    exported,
+    exported_twice,
+)
 from ucutlass.importer.graph import (
     ImportedStage,
     ImportedTensor,
@@ -129,23 +136,32 @@ class ImportedProgram:
         calls = [checked(program) for program in kernel.programs]
         return lambda *arguments: kernel.run(calls, arguments)
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Runs the program on a GPU. Raises WrongCall, and what a call of `kernel` raises; with
         UCUTLASS_CHECK=1 the first call raises `ucutlass.importer.first_call.WrongResult` where it is wrong."""
-        results = self._execute(*self.arguments(*inputs))
+        results = self._execute(*self.arguments(*inputs, **named))
         return self._returned(results)
 
-    def reference(self, *inputs: Any) -> Any:
+    def reference(self, *inputs: Any, **named: Any) -> Any:
         """Returns what the float64 interpreter gives, on any device; buffers are left alone."""
-        results = self.kernel.reference(*self.arguments(*inputs))
+        results = self.kernel.reference(*self.arguments(*inputs, **named))
         return self._structured(results if isinstance(results, tuple) else (results,))
 
-    def arguments(self, *inputs: Any) -> list[torch.Tensor]:
+    def arguments(self, *inputs: Any, **named: Any) -> list[torch.Tensor]:
         """Returns the tensors of one call in the order of the program's parameters. Raises WrongCall."""
-        leaves = tree_leaves(inputs)
+        keywords = self._export.keywords
+        if named.keys() != set(keywords):
+            raise WrongCall(f"the module was imported for {_listed(keywords)} by name, here {_listed(named)}")
+        leaves = tree_leaves((inputs, [named[name] for name in keywords]))
         expected = self._export.arguments
         if len(leaves) != len(expected):
             raise WrongCall(f"the module was imported for {len(expected)} arguments, here are {len(leaves)}")
+        for one, other in self._export.shared:
+            if leaves[one] is not leaves[other]:
+                raise WrongCall(
+                    f"the module was imported for one tensor as {expected[one]} and {expected[other]}, here are two: "
+                    "import it for two"
+                )
         input_leaves: dict[str, Any] = {}
         for leaf, name in zip(leaves, expected, strict=True):
             if isinstance(name, FixedValue):
@@ -212,10 +228,15 @@ class ImportedProgram:
         return f"<ucutlass import of {type(self.module).__name__}, program {self.name}>"
 
 
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(names) or "nothing"
+
+
 def from_torch(
-    module: torch.nn.Module, *inputs: Any, name: str = "", dynamic_shapes: Any = None
+    module: torch.nn.Module, *inputs: Any, name: str = "", dynamic_shapes: Any = None, **named_inputs: Any
 ) -> ImportedProgram:
-    """Returns a module as a program that computes the same on inputs of these shapes and types.
+    """Returns a module as a program that computes the same on inputs of these shapes and types; a call names those
+    that are named here.
 
     `dynamic_shapes` is torch.export's: the extents that it marks are free in the program.
 
@@ -224,12 +245,13 @@ def from_torch(
     written by each call. Raises `ucutlass.importer.graph.Unsupported` with the operator and the line of the
     module that no program can compute.
     """
+    call = ForwardArguments(inputs, named_inputs)
     try:
         if dynamic_shapes is None:
-            export = exported(module, inputs, True)
+            export = exported(module, call, True)
             programs = chained(export.graph, name or type(module).__name__.lower(), export.written)
         else:
-            program, export = imported(module, inputs, name, True, dynamic_shapes)
+            program, export = imported(module, call, name, True, dynamic_shapes)
             programs = [(program, export.graph.results)]
     except NoKernelServes as problem:
         raise no_kernel(problem) from problem
@@ -270,7 +292,7 @@ class ImportedText:
 
 def imported(
     model: torch.nn.Module,
-    arguments: Sequence[Any],
+    call: ForwardArguments,
     name: str = "",
     updates: bool = False,
     dynamic_shapes: Any = None,
@@ -279,28 +301,23 @@ def imported(
     them. Raises Unsupported, and what torch.export raises."""
     name = name or type(model).__name__.lower()
     if dynamic_shapes is None:
-        export = exported(model, arguments, updates)
+        export = exported(model, call, updates)
         return text_of(export, name), export
     try:
-        return _with_dynamic(model, arguments, name, updates, dynamic_shapes, small=False)
+        return _with_dynamic(model, call, name, updates, dynamic_shapes, small=False)
     except (DependsOnExtents, Unsupported):
         pass  # the larger numbers may be more than a table of positions has, or than a kernel computes
     try:
-        return _with_dynamic(model, arguments, name, updates, dynamic_shapes, small=True)
+        return _with_dynamic(model, call, name, updates, dynamic_shapes, small=True)
     except DependsOnExtents as problem:
         raise Unsupported(f"not one program for all extents: {problem}") from problem
 
 
 def _with_dynamic(
-    model: torch.nn.Module,
-    arguments: Sequence[Any],
-    name: str,
-    updates: bool,
-    dynamic_shapes: Any,
-    small: bool,
+    model: torch.nn.Module, call: ForwardArguments, name: str, updates: bool, dynamic_shapes: Any, small: bool
 ) -> tuple[ImportedText, Exported]:
     """Returns a module's program with free extents. Raises as `exported_twice` does."""
-    *exports, table = exported_twice(model, arguments, updates, dynamic_shapes, small)
+    *exports, table = exported_twice(model, call, updates, dynamic_shapes, small)
     first, second = (text_of(export, name, fixed=False) for export in exports)
     tree = with_free_extents(first.tree, second.tree, table)
     return replace(first, tree=tree, text=format_file(tree)), exports[0]

@@ -15,6 +15,7 @@ from ucutlass.grammar.syntax import (
     Expr,
     Index,
     IndexItem,
+    Literal_,
     Name,
     Number,
     Unary,
@@ -387,7 +388,8 @@ class StageWriter:
             if len(left) != 1:
                 raise Conflict("an axis is indexed as one and split elsewhere")
             if left[0] not in value.names:
-                value = self._inside(node, item, left[0].extent, value)
+                element = self.inference.values[node.operands[number_].value].element
+                value = self._inside(node, item, left[0].extent, value, element)
                 continue
             gone.add(left[0])
             position = self._position(node, item.right)
@@ -410,15 +412,21 @@ class StageWriter:
         self.bindings.append(syntax.Bind((syntax.Target(name, syntax.TypeExpr(None, axes)),), value.expr))
         return _WrittenValue(Name(name), value.names, value.stored)
 
-    def _inside(self, node: Computation, item: IndexItem, extent: int, value: _WrittenValue) -> _WrittenValue:
-        """Returns a value that is the same everywhere along an axis, read at a position of it: 0 outside."""
-        if value.expr in (Number(0), Number(0.0)):
+    def _inside(
+        self, node: Computation, item: IndexItem, extent: int, value: _WrittenValue, element: str
+    ) -> _WrittenValue:
+        """Returns a value that is the same everywhere along an axis, read at a position of it: 0 or false outside."""
+        if value.expr in (Number(0), Number(0.0), Literal_("false")):
             return value
         if not isinstance(item.left, Name):
             raise Conflict("a value that is repeated along an axis is read at a fraction of it")
         position = self._coordinates(node, item.right)
         inside = both(binary(">=", position.expr, 0), binary("<", position.expr, extent))
-        return _WrittenValue(where(inside, value.expr, 0), value.names | position.names)
+        if element != "bool":
+            body = where(inside, value.expr, 0)
+        else:
+            body = inside if value.expr == Literal_("true") else binary("and", inside, value.expr)
+        return _WrittenValue(body, value.names | position.names)
 
     def _coordinates(self, node: Computation, right: Expr) -> _WrittenValue:
         """Returns a position as a value."""

@@ -22,6 +22,7 @@ from ucutlass.importer.expressions import (
     number,
     operand,
     plus,
+    selected_of,
     where,
 )
 from ucutlass.importer.graph import Axes, Axis
@@ -236,7 +237,7 @@ def _rolled(b: GraphBuilder, x: ValueRef, dim: int, shift: int) -> ValueRef:
     new = tuple(("_p",) if i == dim else axis for i, axis in enumerate(axes))
     near = at(operand(0), {source: affine("_p", 1, -shift)})
     far = at(operand(0), {source: affine("_p", 1, size - shift)})
-    body = where(binary(">=", index("_p"), shift), near, far)
+    body = selected_of(b.element(x), binary(">=", index("_p"), shift), near, far)
     return b.add("index", [(x, axes)], body, new, extents, b.element(x))
 
 
@@ -342,7 +343,8 @@ def padded(b: GraphBuilder, x: ValueRef, pads: Sequence[int], value: float) -> V
     body = at(operand(0), items)
     if inside:
         # An index alone would read a reduction's neutral element outside, where one stands around it.
-        body = where(both(*inside), body, value)
+        outside = bool(value) if b.element(x) == "bool" else value
+        body = selected_of(b.element(x), both(*inside), body, outside)
     return b.add("index", [(x, tuple(operand_axes))], body, tuple(new), extents, b.element(x))
 
 
@@ -472,9 +474,8 @@ def _diag_embed(b: GraphBuilder, a: Arguments) -> ValueRef:
     if axes[-1]:
         place = at(operand(0), {labels[-1]: affine("_i", 1, min(0, offset))})
     inside = binary("==", plus(index("_i"), offset), index("_j"))
-    whole = b.add(
-        "index", [(x, axes)], where(inside, place, 0), (*axes[:-1], ("_i",), ("_j",)), extents, b.element(x)
-    )
+    body = selected_of(b.element(x), inside, place, False if b.element(x) == "bool" else 0)
+    whole = b.add("index", [(x, axes)], body, (*axes[:-1], ("_i",), ("_j",)), extents, b.element(x))
     rows, columns = axis_number(a["dim1"], rank), axis_number(a["dim2"], rank)
     rest = iter(range(rank - 2))
     order = [rank - 2 if i == rows else rank - 1 if i == columns else next(rest) for i in range(rank)]
@@ -648,9 +649,7 @@ def _scattered(b: GraphBuilder, x: ValueRef, source: ValueRef, dim: int, low: in
     if high < extents[label]:
         inside.append(binary("<", index(label), high))
     read = at(operand(1), {"_m": affine(label, 1, -low)}) if high - low != 1 else operand(1)
-    body = where(both(*inside), read, operand(0))
-    if b.element(x) == "bool":
-        body = binary("!=", where(both(*inside), where(read, 1, 0), where(operand(0), 1, 0)), 0)
+    body = selected_of(b.element(x), both(*inside), read, operand(0))
     return b.add("index", [(x, axes), (source, source_axes)], body, axes, extents, b.element(x))
 
 
@@ -669,9 +668,7 @@ def _scattered_apart(
     inside += [binary(">=", index(label), low)] if low else []
     inside += [binary("<", index(label), high)] if high < extents[label] else []
     read = Index(operand(1), (IndexItem(mul(step, "_m"), affine(label, 1, -low)),))
-    if b.element(x) == "bool":
-        raise b.fail("bools written into every second place")
-    body = where(both(*inside), read, operand(0))
+    body = selected_of(b.element(x), both(*inside), read, operand(0))
     return b.add("index", [(x, axes), (source, source_axes)], body, axes, extents, b.element(x))
 
 
