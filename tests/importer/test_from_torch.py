@@ -480,7 +480,7 @@ def test_a_class_that_export_does_not_know_is_told_how_it_would(function: Any, a
         from_torch(Function(function), argument)
 
 
-def _written(x: torch.Tensor) -> torch.Tensor:
+def _striped(x: torch.Tensor) -> torch.Tensor:
     mask = torch.ones(4, 6, dtype=torch.bool)
     mask[:, 1::2] = x > 0
     return mask
@@ -493,7 +493,7 @@ def _written(x: torch.Tensor) -> torch.Tensor:
         lambda x: F.pad(x > 0, (1, 2), value=True),
         lambda x: torch.diag_embed(x > 0),
         lambda x: F.pad(torch.ones(4, 3, dtype=torch.bool), (2, 1)) & (x[:, :1] > 0),
-        _written,
+        _striped,
     ],
     ids=["roll", "pad", "diagonals", "constant", "every second"],
 )

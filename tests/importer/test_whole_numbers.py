@@ -1,4 +1,4 @@
-"""Whole numbers of 8 bits wrap as PyTorch's do, and sums and products are taken in the element that is asked for."""
+"""Whole numbers that are made narrower wrap as PyTorch's do, and sums and products are taken in the element that is asked for."""
 
 from __future__ import annotations
 
@@ -53,6 +53,14 @@ def test_what_8_bits_hold_is_written_as_it_is(function: Callable[[Tensor], Tenso
     program = from_torch(Function(function), x)
     assert "256" not in program.text
     torch.testing.assert_close(program.reference(x), function(x))
+
+
+def test_64_bits_made_32_keep_their_low_bits() -> None:
+    x = torch.tensor([2**32 + 5, -(2**31) - 7, 3, 2**31, -1, 2**40 - 1])
+    for function in (lambda x: x.int(), lambda x: x.int() * 3 - 1, lambda x: torch.arange(6).int() + x.int()):
+        torch.testing.assert_close(from_torch(Function(function), x).reference(x), function(x))
+    program = from_torch(Function(lambda x: torch.arange(6).int() * x), x.int())
+    assert "%" not in program.text
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ from ucutlass.dynamo.rematerialization import Partition, partition_of
 from ucutlass.dynamo.replays import CudaReplays, ReplayDevice, Replays
 from ucutlass.dynamo.rules import decompositions
 from ucutlass.dynamo.strided_views import without_strided_views
+from ucutlass.importer.complex_numbers import with_real_parts
 from ucutlass.spans import span
 from ucutlass.tune.database import TuningDatabase
 
@@ -446,6 +447,7 @@ def named(graph: fx.GraphModule, names: Sequence[str]) -> None:
 def simplify(graph: fx.GraphModule, devices: Collection[str]) -> None:
     """Takes out of a graph what only stands in the way of programs, in place."""
     move_host_constants(graph, devices)
+    with_real_parts(graph.graph)
     without_strided_views(graph)
     without_empty_operands(graph)
     graph.graph.eliminate_dead_code()

@@ -44,6 +44,7 @@ VIEWS = frozenset(
         "split_with_sizes.default",
         "squeeze.default",
         "unbind.int",
+        "view_as_real.default",
     )
 )
 """Operators that compute nothing, by the overload's name."""
@@ -89,6 +90,8 @@ def reason(node: fx.Node, refused: Mapping[str, str], devices: Collection[str]) 
     target = str(node.target)
     if target in CHECKS:
         return CHECK
+    if target in VIEWS and target not in RULES:
+        return VIEW
     if not is_item(node) and (target in TORCH_ONLY or target not in RULES):
         return TORCH_ONLY.get(target, "the importer has no rule for this operator")
     if is_item(node):

@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ucutlass.importer.complex_numbers import parts_of, with_real_parts
 from ucutlass.importer.derived_extents import Formulas
 from ucutlass.importer.expressions import operand
 from ucutlass.importer.graph import ImportedTensor, Input, OperatorOrigin, TensorGraph, Unsupported
@@ -201,6 +202,7 @@ def _program(model: torch.nn.Module, call: ForwardArguments, dynamic_shapes: Any
         rolled(program.graph)  # cells are whole here alone
         program = program.run_decompositions(table)
         rolled(program.graph)
+        with_real_parts(program.graph, inputs_are_parts=True)
         return program
 
 
@@ -390,7 +392,8 @@ def _placeholders(program: Any, paths: Mapping[str, str], number_of: Callable[[A
         places.names.append(name)
         places.refs[node.name] = ValueRef(name)
         if origin == "constant":
-            places.constants[path] = program.constants[spec.target]
+            tensor = program.constants[spec.target]
+            places.constants[path] = tensor if value.is_complex() else parts_of(tensor)
             if (number := _number(places.constants[path])) is not None:
                 places.numbers[node.name] = number
                 continue
@@ -495,7 +498,7 @@ def _outputs(
 def _is_positions(value: torch.Tensor) -> bool:
     """Returns whether a constant holds whole numbers that are not negative."""
     tensor = getattr(value, "constant", None) if isinstance(value, FakeTensor) else value
-    if tensor is None or value.is_floating_point() or value.dtype == torch.bool:
+    if tensor is None or value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
         return False
     with unset_fake_temporarily():
         return bool((tensor >= 0).all())

@@ -15,6 +15,7 @@ from ucutlass.grammar.format import format_file
 from ucutlass.importer.atoms import Conflict
 from ucutlass.importer.averaged_products import with_averaged_operands
 from ucutlass.importer.chain import ChainLink, ProgramChain, halves
+from ucutlass.importer.complex_numbers import parts_of
 from ucutlass.importer.export import (
     Exported,
     FixedValue,
@@ -168,6 +169,7 @@ class ImportedProgram:
                 if leaf != name.value:
                     raise WrongCall(f"the module was imported for the argument {name.value!r}, not {leaf!r}")
                 continue
+            leaf = parts_of(leaf) if isinstance(leaf, torch.Tensor) else leaf
             if not isinstance(leaf, torch.Tensor) or not self._takes(name, leaf.shape):
                 shape = tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
                 raise WrongCall(f"the module was imported for {name} of {self._shape(name)}, not {shape}")
@@ -207,7 +209,7 @@ class ImportedProgram:
         for part in source.path.split("."):
             value = getattr(value, part)
         assert isinstance(value, torch.Tensor)
-        return value.detach()
+        return parts_of(value.detach())
 
     def _returned(self, results: Any) -> Any:
         many = results if isinstance(results, tuple) else (results,)

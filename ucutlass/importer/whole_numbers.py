@@ -1,4 +1,4 @@
-"""Keeps the low bits of whole numbers of 8 bits, as PyTorch does: the language saturates what it stores."""
+"""Keeps the low bits of whole numbers that are made narrower, as PyTorch does: the language saturates them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ def wrapped(body: Expr, element: str, operands: Sequence[str]) -> Expr:
     bounds = _bounds(body, {f"x{i}": RANGES[own] for i, own in enumerate(operands)})
     if bounds is not None and low <= bounds[0] and bounds[1] <= high:
         return body
+    return low_bits(body, element)
+
+
+def low_bits(body: Expr, element: str) -> Expr:
+    """Returns the number of an element that has the low bits of a whole one."""
+    low, high = RANGES[element]
     count = high - low + 1
     return binary("%", body, count) if low == 0 else sub(binary("%", add(body, -low), count), -low)
 

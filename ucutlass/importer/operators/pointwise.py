@@ -23,7 +23,7 @@ from ucutlass.importer.expressions import (
     where,
 )
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef
-from ucutlass.importer.whole_numbers import wrapped
+from ucutlass.importer.whole_numbers import low_bits, wrapped
 
 Rule = Callable[[GraphBuilder, Arguments], "ValueRef | tuple[ValueRef | None, ...]"]
 FLOATS = frozenset({"f64", "f32", "f16", "bf16", "e4m3", "e5m2"})
@@ -415,6 +415,8 @@ def cast(b: GraphBuilder, x: ValueRef, element: str) -> ValueRef:
         # PyTorch rounds towards 0, the language to nearest.
         inner = template("sign(x0) * floor(abs(x0))")
         return b.pointwise(call(element, inner), [x], element)
+    if (own, element) == ("i64", "i32") and x.name not in b.constants:  # coordinates are less than 2^31
+        return b.pointwise(call(element, low_bits(operand(0), element)), [x], element)
     return b.pointwise(call(element, wrapped(operand(0), element, [own])), [x], element)
 
 
