@@ -375,3 +375,23 @@ def test_memory_read_under_other_strides_is_a_view() -> None:
     x = torch.randn(2, 3, 4, 5)
     torch.testing.assert_close(fast(x), model(x))
     assert len(report.graphs[0].texts) == 1
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x: functional.interpolate(x, size=(3, 5), mode="bilinear", antialias=True),
+        lambda x: functional.interpolate(x, scale_factor=0.6, mode="bicubic", antialias=True),
+        lambda x: functional.bilinear(x, x - 1, x[0], x[0, 0, 0]),
+    ],
+    ids=["antialiased", "antialiased by a factor", "bilinear"],
+)
+def test_what_autograd_names_otherwise_than_export_is_served(
+    model: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(2, 7, 7, 7)
+    fast, report = compiled(model)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x))
+    assert report.graphs[0].texts and not [o for o in report.graphs[0].outside if "view" not in o.why]

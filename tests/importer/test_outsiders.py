@@ -183,6 +183,10 @@ MODULES: dict[str, tuple[Callable[..., object], tuple[Draw, ...]]] = {
         lambda x: torch.slice_scatter(x * 2, x[:, :0], 1, 2, 2),
         (normal(3, 4),),
     ),
+    "einsum of diagonals": (
+        lambda x, y: (torch.einsum("bii->ib", x), torch.einsum("ii,bij->bj", y, x), torch.einsum("...ii", x)),
+        (normal(2, 4, 4), normal(4, 4)),
+    ),
     "kthvalue": (lambda x: x.kthvalue(2, 0), (normal(3, 4),)),
 }
 

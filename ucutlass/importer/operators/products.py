@@ -27,6 +27,7 @@ from ucutlass.importer.graph import Axes, Computation, TorchStage
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef, axes_from_right, broadcast
 from ucutlass.importer.operators.pointwise import FLOATS, Rule
 from ucutlass.importer.operators.reductions import reduce, softmax_of
+from ucutlass.importer.operators.views import diagonal
 
 EXACT = "exact"
 """A call in a body that says: the operand as a value of this element, which a `dot` needs. It becomes a cast
@@ -197,12 +198,26 @@ def _einsum(b: GraphBuilder, a: Arguments) -> ValueRef:
     if not arrow:
         every = inputs.replace(",", "")
         output = "".join(sorted(c for c in set(every) if every.count(c) == 1))
+    for number, (ref, term) in enumerate(zip(refs, terms, strict=True)):
+        refs[number], terms[number] = _without_repeats(b, ref, term)
     element = a.result.element
     value, term = refs[0], terms[0]
     for other, ref, rest in ((terms[i], refs[i], terms[i + 1 :]) for i in range(1, len(terms))):
         later = set(output).union(*rest) if rest else set(output)
         value, term = _contract(b, value, term, ref, other, later, element)
     return _single(b, value, term, output, element)
+
+
+def _without_repeats(b: GraphBuilder, x: ValueRef, term: str) -> tuple[ValueRef, str]:
+    """Returns the diagonal of the axes that one letter names, behind the others."""
+    for letter in [c for c in dict.fromkeys(term) if term.count(c) > 1]:
+        while term.count(letter) > 1:
+            i, j = term.index(letter), term.rindex(letter)
+            if b.shape(x)[i] == 1:
+                raise b.fail(f"a term {term} that repeats a letter of one element")
+            x = diagonal(b, x, i, j, 0, b.shape(x)[i])
+            term = "".join(c for k, c in enumerate(term) if k not in (i, j)) + letter
+    return x, term
 
 
 def _without_ellipsis(equation: str, ranks: Sequence[int]) -> str:
@@ -243,8 +258,6 @@ def _contract(
 
 
 def _summed(b: GraphBuilder, x: ValueRef, term: str, needed: set[str], element: str) -> tuple[ValueRef, str]:
-    if len(set(term)) != len(term):
-        raise b.fail(f"a term {term} that repeats a letter")
     dims = tuple(i for i, c in enumerate(term) if c not in needed)
     if not dims:
         return x, term
@@ -265,6 +278,14 @@ def _bilinear(b: GraphBuilder, a: Arguments) -> ValueRef:
     axes = _axes((*batch, "N"), extents)
     y = product(b, parts, both, right, rows[1], axes, extents, ("J",), element, "product")
     return y if bias is None else b.pointwise(template("x0 + x1"), [y, bias], element)
+
+
+def _trilinear(b: GraphBuilder, a: Arguments) -> ValueRef:
+    """What `nn.Bilinear` becomes, whose rows lie in one axis."""
+    axes = [list(a[name]) for name in ("expand1", "expand2", "expand3", "sumdim")]
+    if axes != [[1, 3], [0], [1, 2], [2, 3]]:
+        raise b.fail("a product of three tensors that is not nn.Bilinear's")
+    return _bilinear(b, Arguments({"input1": a["i1"], "input2": a["i3"], "weight": a["i2"]}, a.results))
 
 
 def _single(b: GraphBuilder, x: ValueRef, term: str, output: str, element: str) -> ValueRef:
@@ -494,6 +515,7 @@ def _rules() -> dict[str, Rule]:
         "aten.addmm.default": _added("mat1", "mat2"),
         "aten.addmv.default": _added("mat", "vec"),
         "aten.baddbmm.default": _added("batch1", "batch2"),
+        "aten._trilinear.default": _trilinear,
         "aten.bilinear.default": _bilinear,
         "aten.einsum.default": _einsum,
         "aten.linear.default": _linear,

@@ -278,14 +278,18 @@ def _random(b: GraphBuilder, a: Arguments) -> ValueRef:
 
 
 _RANDOM = (
-    "rand",
-    "randn",
-    "randint",
-    "rand_like",
-    "randn_like",
-    "bernoulli",
-    "normal_functional",
-    "randperm",
+    *(
+        "rand",
+        "randn",
+        "randint",
+        "rand_like",
+        "randn_like",
+        "randperm",
+        "normal_functional",
+        "bernoulli",
+        "uniform",
+    ),
+    *("exponential", "geometric", "cauchy", "log_normal", "poisson", "multinomial", "binomial"),
 )
 
 RULES: Mapping[str, Rule] = MappingProxyType(

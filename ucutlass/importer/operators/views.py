@@ -454,10 +454,14 @@ def _unfold(b: GraphBuilder, a: Arguments) -> ValueRef:
 
 def _diagonal(b: GraphBuilder, a: Arguments) -> ValueRef:
     x = _self(a)
+    i, j = (axis_number(a.get(k, n), len(b.shape(x))) for k, n in (("dim1", 0), ("dim2", 1)))
+    return diagonal(b, x, i, j, a.get("offset", 0), a.result.shape[-1])
+
+
+def diagonal(b: GraphBuilder, x: ValueRef, i: int, j: int, offset: int, count: int) -> ValueRef:
+    """Adds `count` elements of two axes from `[0, offset]` on, in an axis behind the others."""
     labels, axes, extents = b.labels(x)
-    i, j = (axis_number(a.get(k, n), len(axes)) for k, n in (("dim1", 0), ("dim2", 1)))
-    offset = a.get("offset", 0)
-    extents["_p"] = a.result.shape[-1]
+    extents["_p"] = count
     rest = [axis for k, axis in enumerate(axes) if k not in (i, j)]
     items = {labels[d]: affine("_p", 1, max(0, shift)) for d, shift in ((i, -offset), (j, offset)) if axes[d]}
     return b.add("index", [(x, axes)], at(operand(0), items), (*rest, ("_p",)), extents, b.element(x))

@@ -427,7 +427,7 @@ def _upsample_antialiased(reach: int, weight: str) -> Rule:
     distance x0, which is 0 beyond `reach`."""
 
     def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
-        x: ValueRef = a["input"]
+        x: ValueRef = a["input"] if a.get("input") else a["self"]
         rank, element = len(b.shape(x)), a.result.element
         for axis in range(2, rank):
             size, places = b.shape(x)[axis], a.result.shape[axis]
