@@ -32,6 +32,7 @@ from ucutlass.dynamo.choice import (
 )
 from ucutlass.dynamo.fallback import say
 from ucutlass.dynamo.fallback_process import StartFallback, portable, started
+from ucutlass.dynamo.folded_constants import fold_constants
 from ucutlass.dynamo.host_constants import move_host_constants
 from ucutlass.dynamo.inductor import inductor, start_compilers, whole
 from ucutlass.dynamo.options import CompileOptions, options_of
@@ -446,6 +447,7 @@ def named(graph: fx.GraphModule, names: Sequence[str]) -> None:
 
 def simplify(graph: fx.GraphModule, devices: Collection[str]) -> None:
     """Takes out of a graph what only stands in the way of programs, in place."""
+    fold_constants(graph)
     move_host_constants(graph, devices)
     with_real_parts(graph.graph)
     without_strided_views(graph)

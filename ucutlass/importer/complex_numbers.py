@@ -145,24 +145,24 @@ def _moved(real: RealGraph, node: fx.Node, *, more: int = 0) -> fx.Node:
     axes may be counted than the tensor has."""
     operator: Any = node.target
     names = [argument.name for argument in operator._schema.arguments]
-    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-    given.pop("memory_format", None)  # of a tensor of fewer axes
+    named = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    named.pop("memory_format", None)  # of a tensor of fewer axes
     first, *_ = node.all_input_nodes
     rank = max(_rank(first) + more, 1)
     for name in ("dim", "dim0", "dim1", "dims"):
-        match given.get(name):
+        match named.get(name):
             case int() as axis:
-                given[name] = axis % rank
+                named[name] = axis % rank
             case list() | tuple() as axes:
-                given[name] = [axis % rank for axis in axes]
+                named[name] = [axis % rank for axis in axes]
     if names[0] == "tensors":
-        given["dim"] = given.get("dim", 0)
+        named["dim"] = named.get("dim", 0)
     if node.target is _ATEN.permute.default:
-        given["dims"] = [*given["dims"], rank]
+        named["dims"] = [*named["dims"], rank]
     for name in ("size", "shape"):
-        if name in given:
-            given[name] = [*given[name], 2]
-    values = dict(fx.map_arg(given, lambda source: real.of(source) if real.is_complex(source) else source))
+        if name in named:
+            named[name] = [*named[name], 2]
+    values = dict(fx.map_arg(named, lambda source: real.of(source) if real.is_complex(source) else source))
     positional = [values.pop(name) for name in names[: len(node.args)]]
     return real.add(node, node.target, *positional, **values)
 

@@ -226,8 +226,8 @@ def _shared(program: Any, call: ForwardArguments) -> tuple[tuple[int, int], ...]
     first: dict[int, int] = {}
     for number, leaf in enumerate(leaves):
         first.setdefault(id(leaf), number)
-    pairs = ((first[id(leaf)], n) for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
-    return tuple((one, other) for one, other in pairs if one != other)
+    tensors = ((n, leaf) for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
+    return tuple((first[id(leaf)], n) for n, leaf in tensors if first[id(leaf)] != n)
 
 
 _EXPORTS = threading.RLock()

@@ -157,10 +157,10 @@ class ImportedProgram:
         expected = self._export.arguments
         if len(leaves) != len(expected):
             raise WrongCall(f"the module was imported for {len(expected)} arguments, here are {len(leaves)}")
-        for one, other in self._export.shared:
-            if leaves[one] is not leaves[other]:
+        for first, second in self._export.shared:
+            if leaves[first] is not leaves[second]:
                 raise WrongCall(
-                    f"the module was imported for one tensor as {expected[one]} and {expected[other]}, here are two: "
+                    f"the module was imported for one tensor as {expected[first]} and {expected[second]}, here are two: "
                     "import it for two"
                 )
         input_leaves: dict[str, Any] = {}
