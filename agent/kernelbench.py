@@ -82,7 +82,8 @@ def _within(number: int, part: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class ProblemResult:
     """Describes one problem. `start` says where its first program is from, as `StartSource` has it. `lane` is the compute type, the least precision that its candidates might work in, `versus` the
-    speed-up over each baseline that has a time. `words` say what the best result is, or why there is none."""
+    speed-up over each baseline that has a time. `words` say what the best result is, or why there is none;
+    `ended` says why its session does not go on, "" where it does."""
 
     name: str
     level: int
@@ -94,6 +95,7 @@ class ProblemResult:
     code: str
     words: str
     start: StartSource = "none"
+    ended: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ def _row(name: str, member: BatchMember | None) -> ProblemResult:
         return ProblemResult(name, level, "", False, None, {}, "", code, result)
     state = member.session.state
     compute_type = str(state.problem.get("lane", ""))
-    start = _start(state.problem)
+    start, ended = _start(state.problem), member.stuck or state.ended or ""
     best = state.tree.best()
     if best is not None and isinstance(best.outcome, TimedOutcome) and best.outcome.records:
         outcome = best.outcome
@@ -147,11 +149,12 @@ def _row(name: str, member: BatchMember | None) -> ProblemResult:
             "",
             words(outcome),
             start,
+            ended,
         )
     last = state.tree.nodes[-1].outcome if len(state.tree) else None
     result = member.stuck or ("nothing was judged yet" if last is None else words(last))
     return ProblemResult(
-        name, level, compute_type, False, None, {}, member.session.id, "no-result", result, start
+        name, level, compute_type, False, None, {}, member.session.id, "no-result", result, start, ended
     )
 
 

@@ -6,8 +6,10 @@ Claims, over the problems that the seed draws of each level: in the median a fir
 session starts, a confirmed one at most 20 s, 40 attempts at most 90 s; what is delivered is 2.1, 2.9 and 2.2 times as fast
 as eager PyTorch on levels 1, 2 and 3, with `--lane tf32` 2.6, 4.5 and 3.0 times. ROOT is a checkout of KernelBench.
 
-The journal stands beside `--out`; a run that was cut off goes on where it was. The exit status is 1 where a bar is missed,
-3 where problems were not reached.
+The journal stands beside `--out`, and what a run says of its steps goes to stderr as they end; a run that was cut off goes
+on where it was. With `--seconds` it ends by then, and what it has is read from the journal. A session that goes on has no
+figure yet where it has spent less than the bar, and never where it has spent more. The exit status is 1 where a bar is
+missed, 3 where problems were not reached.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,20 +27,24 @@ from typing import Any
 
 from benchmarks import bars, harness
 from benchmarks.bars import Bar, Classes, Figure
+from ucutlass.agent.journal import RUN_PREFIX, Journal
 
 EAGER = {"": {1: 2.1, 2: 2.9, 3: 2.2}, "tf32": {1: 2.6, 2: 4.5, 3: 3.0}}
 """Of eager's speed by lane and level."""
 
 SECONDS = {"first time": 10.0, "confirmed": 20.0, "40 attempts": 90.0}
 
-GRACE_SECONDS = 60.0
-"""What steps that have begun may take beyond `--seconds`."""
+LAST_STEPS_SECONDS = 25.0
+"""Of `--seconds`, what the start of a run and steps that have begun when its own seconds are over may take."""
+
+ENDING_SECONDS = 10.0
+"""What a run that is told to end may take."""
 
 
-def called(words: Sequence[str], limit: float | None = None) -> dict[str, Any]:
-    """Returns what a command of `ucc` prints. Raises SystemExit where it prints no JSON, TimeoutExpired."""
+def called(words: Sequence[str]) -> dict[str, Any]:
+    """Returns what a command of `ucc` prints. Raises SystemExit where it prints no JSON."""
     command = [sys.executable, "-m", "ucutlass.cli", *words, "--json"]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=limit)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
     try:
         document: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
@@ -44,11 +52,26 @@ def called(words: Sequence[str], limit: float | None = None) -> dict[str, Any]:
     return document
 
 
+def worked(words: Sequence[str], limit: float | None) -> None:
+    """Has a command of `ucc` work, which says on stderr what it does, and ends it after so many seconds: what it did by
+    then stands in its journal."""
+    command = [sys.executable, "-m", "ucutlass.cli", *words]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    for signaled, seconds in ((signal.SIGTERM, limit), (signal.SIGKILL, ENDING_SECONDS)):
+        try:
+            process.wait(seconds)
+            return
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signaled)
+    process.wait()
+
+
 def words_of(options: argparse.Namespace, journal: Path, run: str) -> list[str]:
     """Returns the command of a run, or of going on with one."""
     words = ["kernelbench", "--journal", str(journal)]
     if options.seconds is not None:
-        words += ["--run-seconds", str(options.seconds)]
+        own = max(options.seconds - LAST_STEPS_SECONDS, options.seconds / 2)
+        words += ["--run-seconds", f"{own:.0f}"]
     if run:
         return [*words, "--resume", run]
     words += ["--root", str(options.root), "--draw", str(options.draw), "--seed", str(options.seed)]
@@ -56,18 +79,29 @@ def words_of(options: argparse.Namespace, journal: Path, run: str) -> list[str]:
     return [*words, "--compute-type", options.lane] if options.lane else words
 
 
-def classes(document: Mapping[str, Any], times: Mapping[str, Any]) -> Classes:
+def run_in(journal: Path) -> str:
+    """Returns the run that a journal was last given, "" where it has none."""
+    return next((id for id in reversed(Journal.open(journal).sessions()) if id.startswith(RUN_PREFIX)), "")
+
+
+def classes(problems: Sequence[Mapping[str, Any]], times: Mapping[str, Mapping[str, Any]]) -> Classes:
     """Returns the seconds until each of SECONDS, infinite where a session did not reach it, and speed-ups by level and
-    baseline."""
+    baseline. A session whose search ended before 40 attempts had its last one then."""
     found: dict[str, dict[str, float]] = {}
-    for name, problem in times["problems"].items():
-        attempts = problem["attempts"]
-        reached = (problem["first"], problem["confirmed"], attempts[39] if len(attempts) >= 40 else None)
-        for label, seconds in zip(SECONDS, reached, strict=True):
-            found.setdefault(label, {})[name] = math.inf if seconds is None else seconds
-    for problem in document["problems"]:
+    for problem in problems:
+        if (time := times.get(problem["name"])) is None:
+            continue
+        attempts, name = time["attempts"], problem["name"]
+        last = attempts[39] if len(attempts) >= 40 else None
+        if problem["ended"] and problem["right"] and attempts and last is None:
+            last = attempts[-1]
+        for label, seconds in zip(SECONDS, (time["first"], time["confirmed"], last), strict=True):
+            if seconds is not None:
+                found.setdefault(label, {})[name] = seconds
+            elif problem["ended"] or time["wall"] > SECONDS[label]:
+                found.setdefault(label, {})[name] = math.inf
         for baseline, ratio in problem["versus"].items():
-            found.setdefault(f"level {problem['level']} over {baseline}", {})[problem["name"]] = ratio
+            found.setdefault(f"level {problem['level']} over {baseline}", {})[name] = ratio
     return found
 
 
@@ -91,19 +125,28 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="begin a new run")
     options = parser.parse_args()
     journal = options.out.with_suffix(".sqlite")
-    begun = options.out.exists() and not options.again
-    run = json.loads(options.out.read_text(encoding="utf-8"))["run"] if begun else ""
-    limit = None if options.seconds is None else options.seconds + GRACE_SECONDS
-    document = called(words_of(options, journal, run), limit)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    worked(words_of(options, journal, "" if options.again else run_in(journal)), options.seconds)
+    run = run_in(journal)
+    if not run:
+        raise SystemExit("no run was begun")
+    document = called(["kernelbench", "--journal", str(journal), "--resume", run, "--show"])
     harness.write(options.out, document)
-    times = called(["sessions", "--time", document["run"], "--journal", str(journal)])
-    known = classes(document, times)
-    every = figures(known, options.lane)
-    unreached = [p["name"] for p in document["problems"] if not p["session"] and not p["code"]]
-    failed = [p["name"] for p in document["problems"] if not p["right"] and p["name"] not in unreached]
-    bars.write_summary(options.out, every, harness.machine(), wrong=failed, unreached=unreached)
-    print("\n".join([*bars.lines(every), *(f"nothing delivered: {name}" for name in failed)]))
-    print(f"{len(document['problems'])} problems, {len(unreached)} not reached")
+    times = called(["sessions", "--time", run, "--journal", str(journal)])["problems"]
+    problems = document["problems"]
+    every = figures(classes(problems, times), options.lane)
+    unusable = {p["name"]: p["words"] for p in problems if p["code"] and not p["session"]}
+    unreached = [p["name"] for p in problems if not (p["right"] or p["ended"] or p["name"] in unusable)]
+    failed = {
+        p["name"]: p["words"]
+        for p in problems
+        if not p["right"] and p["name"] not in unreached and p["name"] not in unusable
+    }
+    bars.write_summary(options.out, every, harness.machine(), wrong=list(failed), unreached=unreached)
+    print("\n".join(bars.lines(every)))
+    for what, named in (("cannot be used", unusable), ("nothing delivered", failed)):
+        print("".join(f"{what}: {name}: {why}\n" for name, why in named.items()), end="")
+    print(f"{len(problems)} problems, {len(unreached)} not reached")
     return bars.status(every, (), unreached)
 
 

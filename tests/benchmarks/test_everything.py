@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -14,6 +16,8 @@ import pytest
 from benchmarks import bars, campaign, everything, harness, sessions
 from benchmarks.bars import Bar
 from benchmarks.everything import GRACE_SECONDS, ITEMS, LEAST_SECONDS, Item, Run
+from ucutlass.agent.batch import open_batch
+from ucutlass.agent.journal import Journal
 
 MACHINE = {"gpu": "a table", "torch": "0", "commit": "one", "tree": "abc"}
 SOME = (
@@ -143,39 +147,68 @@ def test_a_script_that_does_not_end_is_ended(capsys: pytest.CaptureFixture[str])
 def test_a_run_of_sessions_is_held_against_its_bars(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run of three problems, one of which was not reached; the next goes on with it."""
+    """A run that was cut: a problem was not reached, one's session goes on, one's has ended without a result."""
     asked: list[list[str]] = []
     problems = [
-        {"name": "level1/1", "level": 1, "right": True, "session": "s", "code": "", "versus": {"eager": 2.5}},
-        {"name": "level2/1", "level": 2, "right": True, "session": "t", "code": "", "versus": {"eager": 2.0}},
-        {"name": "level3/1", "level": 3, "right": False, "session": "", "code": "", "versus": {}},
+        _result("level1/1", 1, {"eager": 2.5}),
+        _result("level2/1", 2, {"eager": 2.0}),
+        _result("level2/2", 2, {}),
+        _result("level3/1", 3, {}, session=""),
+        _result("level3/2", 3, {}, ended="its own program was rejected", code="no-result"),
+        _result("level3/3", 3, {}, session="", code="random"),
     ]
     times = {
-        "level1/1": {"first": 4.0, "confirmed": 15.0, "attempts": [float(n) for n in range(1, 41)]},
-        "level2/1": {"first": 8.0, "confirmed": None, "attempts": [9.0]},
+        "level1/1": {"first": 4.0, "confirmed": 15.0, "attempts": [*map(float, range(1, 41))], "wall": 50.0},
+        "level2/1": {"first": 8.0, "confirmed": 12.0, "attempts": [9.0], "wall": 13.0},
+        "level2/2": {"first": 9.0, "confirmed": None, "attempts": [9.0], "wall": 21.0},
+        "level3/2": {"first": 3.0, "confirmed": None, "attempts": [3.0], "wall": 5.0},
     }
 
-    def called(words: list[str], limit: float | None = None) -> dict[str, object]:
-        asked.append(words)
+    def called(words: list[str]) -> dict[str, object]:
         return {"problems": times} if words[0] == "sessions" else {"run": "run-1", "problems": problems}
 
     monkeypatch.setattr(sessions, "called", called)
+    monkeypatch.setattr(sessions, "worked", lambda words, limit: asked.append(words))
     monkeypatch.setattr(harness, "machine", lambda: dict(MACHINE))
     out = tmp_path / "sessions.json"
     monkeypatch.setattr(sys, "argv", ["sessions", "ROOT", "--out", str(out), "--seconds", "60"])
+    with pytest.raises(SystemExit, match="no run was begun"):
+        sessions.main()
+    open_batch(Journal.open(out.with_suffix(".sqlite")), [p["name"] for p in problems], {})
     assert sessions.main() == 1
     text = capsys.readouterr().out
     assert "level 2 over eager: geomean 2.000" in text and "missed: geomean 2.9" in text
-    assert "missed: median 20.0" in text, "what was not reached in a session counts as never"
+    assert "cannot be used: level3/3" in text and "nothing delivered: level3/2: its words" in text
     summary = json.loads(bars.summary_path(out).read_text())
-    assert summary["not reached"] == ["level3/1"] and summary["wrong"] == []
-    rows = {figure["class"]: figure["rows"] for figure in summary["classes"]}
+    assert summary["not reached"] == ["level2/2", "level3/1"] and summary["wrong"] == ["level3/2"]
+    rows = {figure["class"]: (figure["rows"], figure["median"]) for figure in summary["classes"]}
     assert rows == {
-        "first time": 2,
-        "confirmed": 2,
-        "40 attempts": 2,
-        "level 1 over eager": 1,
-        "level 2 over eager": 1,
+        "first time": (4, 6.0),
+        "confirmed": (4, math.inf),  # two never: one session has ended, the other spent more than the bar
+        "40 attempts": (2, math.inf),  # a session that goes on within the bar has no figure yet
+        "level 1 over eager": (1, 2.5),
+        "level 2 over eager": (1, 2.0),
     }
-    sessions.main()
-    assert "--root" in asked[0] and "--resume" in asked[2] and "--root" not in asked[2]
+    assert "--root" in asked[0] and "--resume" in asked[1] and "--root" not in asked[1]
+
+
+def _result(
+    name: str, level: int, versus: dict[str, float], *, session: str = "s", code: str = "", ended: str = ""
+) -> dict[str, object]:
+    own = {"name": name, "level": level, "right": bool(versus), "versus": versus, "words": "its words"}
+    return {**own, "session": session, "code": code, "ended": ended}
+
+
+def test_a_run_of_sessions_that_does_not_end_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "ENDING_SECONDS", 0.5)
+    stubborn = tmp_path / "stubborn"
+    stubborn.write_text(
+        "#!/bin/sh\ntrap '' TERM\necho $$ > $(dirname $0)/pid\nwhile :; do sleep 0.05; done\n"
+    )
+    stubborn.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stubborn))
+    sessions.worked(["kernelbench"], 0.5)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
