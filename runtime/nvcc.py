@@ -39,6 +39,9 @@ PTX = "kernel.ptx"
 _SCRATCH = "tmp"
 _PHASES = f"{_SCRATCH}/phases.csv"
 
+_FREE_BYTES = 16 * 2**20
+"""What a disk must have left where a compiler failed, whose own files may be gone by then, to be free of blame for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
@@ -177,6 +180,8 @@ def _compile(
     )
     seconds = round(time.monotonic() - start, 3)
     phases = _phases(folder / _PHASES)
+    if ended != 0:
+        require_room(folder)
     if parts:
         _keep_parts(scratch, folder)
     shutil.rmtree(scratch)
@@ -258,6 +263,17 @@ _MACHINE_FAULTS: tuple[tuple[re.Pattern[str], type[MachineError], str], ...] = (
 _ERROR = re.compile(r"\berror\b|\bfatal\b|undefined reference|No such file", re.IGNORECASE)
 _SHOWN = 5
 _WIDTH = 300
+
+
+def require_room(folder: Path) -> None:
+    """Raises OSError where the disk of a compiler that failed is full: what it said of that found no room there either, and
+    those that started it say something else."""
+    room = folder / "room"
+    try:
+        with room.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, _FREE_BYTES)
+    finally:
+        room.unlink(missing_ok=True)
 
 
 def refusal(

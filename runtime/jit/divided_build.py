@@ -240,7 +240,7 @@ def _wrap(
     cancel: Event | None,
     limit_seconds: float,
 ) -> None:
-    """Makes the image a fat binary, as the runtime takes it. Raises what nvcc's refusals raise."""
+    """Makes the image a fat binary, as the runtime takes it. Raises what nvcc's refusals raise, OSError."""
     tool, log = toolchain.nvcc.path.resolve().with_name("fatbinary"), folder / _WRAP_LOG
     arguments = ("-64", f"--image3=kind=elf,sm=90a,file={IMAGE}", f"--create={_FATBIN}")
     ended = process.run(
@@ -253,6 +253,7 @@ def _wrap(
     )
     status = process.exit_status(source.entry, ended, limit_seconds)
     if status != 0:
+        nvcc.require_room(folder)
         words = log.read_text(encoding="utf-8", errors="replace")
         raise nvcc.refusal(source.entry, status, words, keep, f"fatbinary {' '.join(arguments)}", "fatbinary")
 

@@ -7,7 +7,6 @@ for a g++ and a version of CUTLASS, and linked into each.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -31,9 +30,6 @@ DEVICE_PART, HOST_PART = "skeleton.ltoir", "host.o"
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.05
-
-_FREE_BYTES = 16 * 2**20
-"""What a disk must have left, once a compiler's files are removed, to be free of blame for its silence."""
 
 NATIVE = Path(__file__).parent.parent / "native"
 DRIVER_SOURCE, HEADER, DRIVER_PART = "lean.cpp", "lean.h", "lean.o"
@@ -255,17 +251,6 @@ def awaited(compilation: Future[T], stop: Event, cancel: Event | None) -> T:
     return compilation.result()
 
 
-def _failure_log(log: Path) -> str:
-    """Returns the words of a compiler that failed. Raises OSError where there are none since its disk is
-    full."""
-    words = log.read_text(encoding="utf-8", errors="replace")
-    if not words.strip():
-        with log.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, _FREE_BYTES)
-            file.truncate(0)
-    return words
-
-
 def gxx(
     entry: str,
     compilation: Gxx,
@@ -311,9 +296,10 @@ def check_gxx(
     keep: Callable[[], Path],
     limit_seconds: float,
 ) -> None:
-    """Raises where the compiler failed."""
+    """Raises where the compiler failed, OSError where its disk is full."""
     status = process.exit_status(entry, ended.status, limit_seconds)
     if status != 0:
-        words = _failure_log(folder / compilation.log)
+        nvcc.require_room(folder)
+        words = (folder / compilation.log).read_text(encoding="utf-8", errors="replace")
         put(folder / nvcc.LOG, words)
         raise nvcc.refusal(entry, status, words, keep, compilation.command, "g++", compilation.source)

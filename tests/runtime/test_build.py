@@ -155,6 +155,16 @@ def test_a_fault_of_the_machine_is_told_apart(
     assert cache.stats().failed == 0
 
 
+@pytest.mark.parametrize("words", ["", "collect2: error: ld returned 1 exit status"])
+def test_a_compiler_that_filled_the_disk_cannot_say_so(fake: FakeNvcc, small_disk: Path, words: str) -> None:
+    """Its own words found no room; what it was started by says that it failed."""
+    cache = Cache(small_disk, 10**9)
+    fake.behave(f'echo "{words}"; head -c 1000000 /dev/zero > kernel.o 2> /dev/null; exit 1')
+    with pytest.raises(errors.CacheFull, match="no space left"):
+        build(source(), fake.toolchain, cache)
+    assert cache.stats().failed == 0
+
+
 def test_nvcc_killed_for_memory(fake: FakeNvcc, cache: Cache) -> None:
     fake.behave("kill -9 $$")
     with pytest.raises(errors.OutOfMemory, match="UCUTLASS_BUILD_JOBS"):
