@@ -55,7 +55,8 @@ class ArgumentRole:
     """What the program does with a parameter. `below`: its values are coordinates along that
     dimension; `offsets_of`: it cuts that dimension into segments; `exact`: it meets a dot whose
     accumulator adds integers up to this exactly; `over`: that dot's summed dimensions; `right`:
-    it is that dot's right operand; `factors_along`: its elements along these are multiplied with one another."""
+    it is that dot's right operand; `factors_along`: its elements along these are multiplied with one another;
+    `positive`: a function of it is defined for positive numbers alone."""
 
     below: str | None = None
     offsets_of: str | None = None
@@ -63,6 +64,7 @@ class ArgumentRole:
     over: tuple[str, ...] = ()
     right: bool = False
     factors_along: tuple[str, ...] = ()
+    positive: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,6 +126,8 @@ def generate(
             case TensorType():
                 role = roles.get(decl.name, ArgumentRole())
                 tensor = _tensor(decl.type, role, draw, draw.weights.get(decl.name, 1.0))
+                if role.positive and distribution in _NEAR_ZERO:
+                    tensor = _positive(tensor)
                 if role.over or not dots:
                     tensor = _residue(tensor, decl.type, draw)
                 if decl.type.elem.packed > 1:
@@ -223,6 +227,14 @@ def _kernel_roles(kernel: Kernel) -> dict[str, ArgumentRole]:
                 mark(value, ArgumentRole(factors_along=(along,)))
             case Reduce("prod", over, value):
                 mark(value, ArgumentRole(factors_along=over))
+    for node in nodes_of(kernel):
+        match node:
+            case Apply(function="log" | "sqrt" | "rsqrt", args=(value,)):
+                while isinstance(value, Cast | Read):
+                    value = value.value
+                if isinstance(value, ParamValue):
+                    name = kernel.params[value.index].name
+                    roles[name] = replace(roles.get(name, ArgumentRole()), positive=True)
     return roles
 
 
@@ -383,6 +395,17 @@ def _near_one(normal: Tensor, factors: int) -> Tensor:
     """Returns numbers of either sign and of a size around 1, so that a product of so many stays within f32."""
     exponents = normal.abs().sub_(_MEAN_ABS).mul_(min(1.0, _LARGEST_EXPONENT / 0.24 / factors))
     return exponents.exp2_().copysign_(normal)
+
+
+_NEAR_ZERO = EXACT | FAN_IN
+"""Distributions of both signs and no other intent, which a program is judged on."""
+
+
+def _positive(tensor: Tensor) -> Tensor:
+    """Returns the sizes of numbers, and 1 in place of 0: one number of which a function has no value leaves a sum none, and
+    nothing is judged then."""
+    wide = tensor.abs() if tensor.element_size() > 1 else tensor.to(torch.float32).abs()
+    return wide.masked_fill_(wide == 0, 1).to(tensor.dtype)
 
 
 def _residue(tensor: Tensor, kind: TensorType, draw: _Draw) -> Tensor:
