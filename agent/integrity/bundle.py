@@ -124,7 +124,7 @@ class ResultProbe:
 
 @dataclass(frozen=True, slots=True)
 class InputProbe:
-    """Whether any result moved beyond its bound when this input alone was drawn anew or negated;
+    """Whether any result moved beyond its bound when this input alone was drawn anew, negated or made smaller;
     `share` of the compulsory bytes read."""
 
     name: str

@@ -41,6 +41,9 @@ from ucutlass.tasks.audit import is_small_program
 
 PROBE_SECONDS = 300.0
 
+GPU_PROBE_SECONDS = 60.0
+"""For which a probe holds a GPU that others may want to time on, and waits for it, before it is asked on the CPU."""
+
 LARGE_BYTES = 1 << 28
 """Of a pipeline's values and their bounds, from which on a CPU takes a minute."""
 
@@ -241,12 +244,13 @@ def probe_reference(
     memory = memory_of(program, {**free, **dict.fromkeys(rows, 1)}) if fixed else 0
     large = memory > LARGE_BYTES or row_is_large(candidate.program, candidate.sizes)
     if large and (gpu := gpu_at_hand()):
-        on_gpu = arguments | {"gpu": gpu, "wait": PROBE_SECONDS, "shared": memory <= SHARED_BYTES}
-        outcome = call(_PROBE, on_gpu, limit_seconds=2 * PROBE_SECONDS)
+        on_gpu = arguments | {"gpu": gpu, "wait": GPU_PROBE_SECONDS, "shared": memory <= SHARED_BYTES}
+        outcome = call(_PROBE, on_gpu, limit_seconds=2 * GPU_PROBE_SECONDS)
     elif not fixed:
         # Its tensors are small, and cores are for compilers.
         outcome = call(_PROBE, arguments | {"threads": 1}, limit_seconds=PROBE_SECONDS)
-    if outcome is None or (isinstance(outcome, isolation.Raised) and outcome.type == "OutOfMemoryError"):
+    lacks_memory = isinstance(outcome, isolation.Raised) and outcome.type == "OutOfMemoryError"
+    if outcome is None or lacks_memory or (large and isinstance(outcome, isolation.TimedOut)):
         outcome = call(_PROBE, arguments, limit_seconds=PROBE_SECONDS)
     match outcome:
         case isolation.Returned(dict(answer)):

@@ -98,7 +98,7 @@ def judge_launch(
         program,
         snapshot,
         [_tile_of(kind, tile) for kind in result_types(program)],
-        max((_size(a) for a in arguments), default=0.0),
+        max((size_of_argument(a) for a in arguments), default=0.0),
         around,
         sample,
         accepted if expected is None and deterministic and isinstance(program, Kernel) else None,
@@ -257,7 +257,7 @@ def _is_repeated(
     return torch.equal(words(piece), words(before.slice_of(number, out)))
 
 
-def _size(argument: Argument) -> float:
+def size_of_argument(argument: Argument) -> float:
     """Returns the largest finite magnitude of a float tensor's numbers."""
     if not isinstance(argument, Tensor) or not argument.is_floating_point():
         return 0.0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from tests.audit.bundles import program
 from ucutlass import frontend
@@ -58,6 +60,37 @@ def test_an_input_behind_a_condition_of_one_element_is_seen(body: str) -> None:
 
 def test_an_even_function_still_depends_on_its_input() -> None:
     assert probed("return abs(x)")["inputs"][0]["moves"]
+
+
+def test_a_statistic_that_only_the_spread_moves_depends_on_its_input() -> None:
+    """Other numbers of the same spread leave the sum of squares within the rounding of what is added."""
+    values = probed("return sum[N](x * x) + 4e9", "x: f32[N]) -> f32[]", N=1024)
+    assert only(values)[:2] == (False, False) and values["inputs"][0]["moves"]
+
+
+def test_an_input_of_which_a_logarithm_is_taken_is_positive() -> None:
+    """One negative number would leave the sum without a value, whatever the others are."""
+    values = probed("return sum[N](x * log(x))", "x: f32[N]) -> f32[]", N=1024)
+    assert only(values) == (False, False, False) and values["inputs"][0]["moves"]
+
+
+def test_what_moves_is_seen_where_bounds_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at the end of a deep network; bounds of other numbers are not asked for, which say as little."""
+    from ucutlass import reference
+
+    asked: list[int] = []
+    plain = reference.expect
+
+    def wide(*arguments: Any) -> Any:
+        asked.append(1)
+        return [replace(e, bound=torch.full_like(e.bound, torch.inf)) for e in plain(*arguments)]
+
+    monkeypatch.setattr(reference, "expect", wide)
+    signature = "x: f32[M, K], w: f32[N, K], b: f32[N]) -> f32[M, N]"
+    text = f"kernel k({signature} {{ return dot[K](x, w) + 0.0 * b }}"
+    answer = probe(program_payload(frontend.read_text(text)), "k", {"M": 64, "N": 64, "K": 64}, 0)
+    assert [i["moves"] for i in answer["inputs"]] == [True, True, False]
+    assert len(asked) == len(DRAWS) + BASES
 
 
 @pytest.mark.parametrize("elem", ["e4m3", "e5m2", "s8", "f16", "bf16"])
@@ -125,5 +158,5 @@ def test_bounds_are_asked_for_only_where_it_is_not_clear_what_moved(monkeypatch:
         )
         assert [i["moves"] for i in answer["inputs"]] == [True, True, bias == "b"]
         counts.append(len(asked))
-    # The draws and the first base; the other bases, with both changes of the one that moves nothing beyond rounding.
-    assert counts == [len(DRAWS) + 1, len(DRAWS) + BASES * 3]
+    # The draws and the first base; the other bases, with all changes of the one that moves nothing beyond rounding.
+    assert counts == [len(DRAWS) + 1, len(DRAWS) + BASES * 4]

@@ -33,6 +33,9 @@ FLAT = 1e-2
 BASES = 6
 """Draws of all inputs around which one is changed."""
 
+SMALLER = 0.25
+"""What an input is multiplied by beside: less, since bounds grow with the numbers, and nothing is rounded."""
+
 DRAWS: tuple[tuple[Distribution, int], ...] = (
     ("normal", 0),
     ("normal", 1),
@@ -52,7 +55,7 @@ def probe(
     shared: bool = False,
     threads: int = 0,
 ) -> dict[str, Any]:
-    """Draws inputs of several distributions, and one input at a time anew or negated: on the GPU of the UUID `gpu`,
+    """Draws inputs of several distributions, and one input at a time anew, negated or made smaller: on the GPU of the UUID `gpu`,
     with its lock held, `shared` with others, unless it is in use for `wait` seconds; otherwise on the CPU,
     on so many `threads` where they are given.
 
@@ -246,7 +249,7 @@ def _inputs(
 def _movers(
     program: Program, sizes: Mapping[str, int], seed: int, positions: set[int], device: str
 ) -> dict[int, set[int]]:
-    """Returns, of the parameters asked for, those that move results when drawn anew or negated alone, with
+    """Returns, of the parameters asked for, those that move results when drawn anew, negated or made smaller alone, with
     the results."""
     import torch
     from torch import Tensor
@@ -254,12 +257,18 @@ def _movers(
     from ucutlass.reference import evaluate, expect
     from ucutlass.reference.unrounded import unrounded, wide
     from ucutlass.runtime.inputs import generate, roles_of
+    from ucutlass.runtime.verify.comparison import useless
+    from ucutlass.runtime.verify.judge import size_of_argument
 
     base = generate(program, sizes, "normal", seed=seed, device=device)
     other = generate(program, sizes, "normal", seed=seed + 100, device=device)
     expected = expect(program, base)
     exact_program, exact = unrounded(program), wide(base)
     before = evaluate(exact_program, exact)
+    scale = max(map(size_of_argument, base), default=0.0)
+    idle = [useless(e.reference, e.bound, scale) for e in expected]
+    told = {i for i, nothing in enumerate(idle) if not bool(nothing.all())}
+    limits = [_clear(*pair, scale) for pair in zip(expected, idle, before, strict=True)]
     roles = roles_of(program)
     movers: dict[int, set[int]] = {}
     for i in sorted(positions):
@@ -267,14 +276,15 @@ def _movers(
         role = roles.get(program.params[i].name)
         plain = role is None or (role.below is None and role.offsets_of is None)
         if plain and isinstance(now, Tensor) and now.is_floating_point():
-            tries.append(now.to(torch.float64).neg().to(now.dtype))  # fp8 has no negation in torch
+            # Numbers of the same spread leave a statistic of thousands of them where it was, within its bound.
+            tries += [(now.to(torch.float64) * factor).to(now.dtype) for factor in (-1.0, SMALLER)]
         moved: set[int] = set()
         for changed in tries:
             # What all results have said another evaluation says no better.
             if len(moved) < len(expected):
                 after = evaluate(exact_program, [*exact[:i], *wide([changed]), *exact[i + 1 :]])
-                moved |= _clearly_moved(expected, before, after)
-            if len(moved) < len(expected):
+                moved |= _clearly_moved(limits, before, after)
+            if told - moved:
                 moved |= _moved(expected, expect(program, [*base[:i], changed, *base[i + 1 :]]))
         if moved:
             movers[i] = moved
@@ -286,21 +296,35 @@ CLEARLY = 34
 several times as long: 2 (1 + 16), since rounded results are within their bounds of exact ones, and those of other numbers of
 the same distribution are taken to be at most 16 times as large."""
 
+SEEN = 2.0**-20
+"""Of a result's size, by which two exact results are apart where the bounds say nothing, as after many stages: these are
+judged stage by stage, and f32 shows as much."""
 
-def _clearly_moved(
-    expected: Sequence[Expected], before: Sequence[Tensor], after: Sequence[Tensor]
-) -> set[int]:
-    """Returns the results of which some element moved, without roundings, by more than CLEARLY of the largest bound.
-    None that is exact: any movement is one then, and roundings may hide it."""
+
+def _clear(expected: Expected, idle: Tensor, exact: Tensor, scale: float) -> Tensor:
+    """Returns by how much an exact result must be apart from this one to have moved, element by element: of those that their
+    bounds say something of, by CLEARLY of the largest, and by nothing where they are exact, since roundings may hide it; of
+    the others by SEEN, unless the result is 0 whatever the arguments are, of magnitude `scale`."""
     import torch
 
-    moved: set[int] = set()
-    for i, (e, x, y) in enumerate(zip(expected, before, after, strict=True)):
-        largest = e.bound.max() if e.bound.numel() else e.bound.new_zeros(())
-        apart = (x.to(torch.float64) - y.to(torch.float64)).abs()
-        if 0 < float(largest) < torch.inf and bool((apart > CLEARLY * largest.to(apart.device)).any()):
-            moved.add(i)
-    return moved
+    from ucutlass.runtime.verify.comparison import NOUGHT
+
+    bounds = expected.bound[~idle]
+    told = CLEARLY * float(bounds.max()) if bounds.numel() else 0.0
+    size = float(exact.to(torch.float64).nan_to_num(0.0, 0.0, 0.0).abs().max()) if exact.numel() else 0.0
+    seen = SEEN * size if size > NOUGHT * scale else 0.0
+    return torch.where(idle, seen or torch.inf, told or torch.inf)
+
+
+def _clearly_moved(limits: Sequence[Tensor], before: Sequence[Tensor], after: Sequence[Tensor]) -> set[int]:
+    """Returns the results of which some element moved, without roundings, by more than its limit."""
+    import torch
+
+    return {
+        i
+        for i, (limit, x, y) in enumerate(zip(limits, before, after, strict=True))
+        if bool(((x.to(torch.float64) - y.to(torch.float64)).abs() > limit.to(x.device)).any())
+    }
 
 
 def _moved(before: Sequence[Expected], after: Sequence[Expected]) -> set[int]:
