@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from threading import Event
 from typing import Any
 
 from ucutlass import frontend, ir
@@ -47,6 +48,12 @@ class BackgroundBaselines:
     gpus: Sequence[str] = ()
     on_wait: Callable[[str], None] = lambda _: None
     _futures: dict[str, Future[BaselineRatio | str]] = field(default_factory=dict)
+    _stop: Event = field(default_factory=Event)
+
+    def end(self) -> None:
+        """Ends what is under way, which nobody waits for any more: the next search begins with it again."""
+        self._stop.set()
+        self.pool.shutdown(cancel_futures=True)
 
     def begin(
         self, checked: frontend.Checked, program: ir.Program, module: TorchModule, *, searching: bool
@@ -104,6 +111,7 @@ class BackgroundBaselines:
             arguments,
             limit_seconds=self.limit + self.wait,
             environ=os.environ | {"CUDA_VISIBLE_DEVICES": gpu} if self.gpus else None,
+            stop=self._stop,
         )
         match outcome:
             case isolation.Returned({"median": float(median), "low": float(low), "high": float(high)}):
@@ -134,12 +142,13 @@ def background_baselines(
     on_wait: Callable[[str], None] = lambda _: None,
 ) -> Iterator[BackgroundBaselines | None]:
     """Gives what compiles modules in `way`, "" for none, on a machine of so many cores, and times them on `gpus`, or
-    the first; `on_wait` as there. At the end what is under way ends, and nothing else begins."""
+    the first; `on_wait` as there."""
     if not way:
         yield None
         return
     pool = ThreadPoolExecutor(max(1, cpus // CORES), thread_name_prefix="ucutlass-baseline")
+    background = BackgroundBaselines(way, gpu, pool, BaselineCache.open(), limit, wait, gpus, on_wait)
     try:
-        yield BackgroundBaselines(way, gpu, pool, BaselineCache.open(), limit, wait, gpus, on_wait)
+        yield background
     finally:
-        pool.shutdown(cancel_futures=True)
+        background.end()

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import IO, Any, Literal, Protocol, TypeAlias
 
 from ucutlass import spans
@@ -147,14 +147,15 @@ def run(
     limit_seconds: float,
     memory_bytes: int | None = None,
     environ: Mapping[str, str] | None = None,
+    stop: Event | None = None,
 ) -> CallOutcome:
     """Calls `target`, written `package.module:function`, with JSON keyword arguments.
 
     `memory_bytes` bounds host memory, looked at twenty times a second (an address-space limit would stop
     CUDA from starting). The process sees this one's sys.path, and of `environ`, by default this process's,
-    what `allowed_environment` lets through. It dies with the thread that called this, and whatever it
-    started dies with it, daemons too. Raises ValueError for a malformed target, TypeError for arguments that
-    are no JSON."""
+    what `allowed_environment` lets through. Once `stop` is set it ends as if its time were over. It dies with the
+    thread that called this, and whatever it started dies with it, daemons too. Raises ValueError for a malformed
+    target, TypeError for arguments that are no JSON."""
     request = _call_request(target, arguments)
     start = time.monotonic()
     read_end, write_end = os.pipe()
@@ -168,7 +169,7 @@ def run(
     try:
         with suppress(BrokenPipeError), process.stdin as pipe:
             pipe.write(json.dumps(request | _settings()).encode())
-        ended = _watch(process, time.monotonic() + limit_seconds, memory_bytes)
+        ended = _watch(process, time.monotonic() + limit_seconds, memory_bytes, stop)
     finally:
         process.end()
     printed = output.finish().decode(errors="replace")
@@ -280,13 +281,13 @@ def _signal_name(number: int) -> str:
 
 
 def _watch(
-    process: SupervisedProcess, deadline: float, memory_bytes: int | None
+    process: SupervisedProcess, deadline: float, memory_bytes: int | None, stop: Event | None = None
 ) -> int | Literal["time", "memory"]:
     while True:
         try:
             return process.wait(min(_POLL_SECONDS, max(0.0, deadline - time.monotonic())))
         except subprocess.TimeoutExpired:
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or (stop is not None and stop.is_set()):
                 return "time"
             if memory_bytes is not None and _resident(process) > memory_bytes:
                 return "memory"

@@ -128,6 +128,27 @@ def test_a_large_module_is_compiled_after_its_search_with_the_lock(
     assert asked[0]["releases"] is False
 
 
+def test_what_is_under_way_ends_with_the_run(
+    tmp_path: Path, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch compiles a network for minutes, which nobody waits for once a run's seconds are over."""
+    ended: list[bool] = []
+
+    def endless(
+        target: str, arguments: dict[str, Any], *, stop: Event, **limits: Any
+    ) -> isolation.CallOutcome:
+        ended.append(stop.wait(60))
+        return isolation.TimedOut(60.0, "")
+
+    monkeypatch.setattr(background_module.isolation, "run", endless)
+    monkeypatch.setattr(background_module.BaselineCache, "open", lambda: BaselineCache(tmp_path))
+    with background_module.background_baselines("compile", "H100", 4, 60.0, 10.0) as background:
+        assert background is not None
+        begun(background)
+        assert background.ratio(MODULE, waits=False) is None
+    assert ended == [True]
+
+
 def test_who_waits_for_the_compiler_is_told(
     tmp_path: Path, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

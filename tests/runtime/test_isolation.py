@@ -4,7 +4,9 @@ import os
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 from runtime_fakes import all_ended, hung
@@ -70,6 +72,18 @@ def test_a_hang_is_killed_with_its_children(tmp_path: Path) -> None:
     assert isinstance(outcome, TimedOut) and outcome.limit_seconds == limit
     processes = [int(n) for n in note.read_text().split()]
     assert len(processes) == 2 and all_ended(processes)
+
+
+def test_a_call_that_is_stopped_ends_with_its_children(tmp_path: Path) -> None:
+    note, stop = tmp_path / "note", Event()
+    with ThreadPoolExecutor(1) as pool:
+        arguments = {"note": str(note)}
+        called = pool.submit(run, "isolation_candidates:hangs", arguments, limit_seconds=600.0, stop=stop)
+        while not note.exists() or len(note.read_text().split()) < 2:
+            time.sleep(0.01)
+        stop.set()
+        assert isinstance(called.result(), TimedOut)
+    assert all_ended([int(n) for n in note.read_text().split()])
 
 
 @pytest.mark.parametrize(("function", "status"), [("leaves", 5), ("leaves_politely", 0)])
