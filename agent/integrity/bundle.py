@@ -144,7 +144,7 @@ class ReferenceProbe:
 @dataclass(frozen=True, slots=True)
 class StageWork:
     """Describes a stage of the candidate and the speed-of-light seconds of its work. `library`: a torch
-    node."""
+    node that no kernel of ours computes."""
 
     name: str
     library: bool

@@ -108,6 +108,7 @@ def gather(
     strange = [r for r in records if r not in mine]
     bench, verify = (next((r for r in mine if r.kind == kind), None) for kind in ("bench", "verify"))
     device = _device(mine)
+    arch = next((r.subject.arch for r in mine if r.subject.arch in ARCHES), "sm90a")
     return EvidenceBundle(
         program=candidate.program,
         precision=precision,
@@ -118,7 +119,7 @@ def gather(
         probe=probe_reference(candidate, seed) if probe is None else probe,
         stages=()
         if isinstance(device, MissingEvidence)
-        else stage_works(candidate.program, candidate.sizes, device),
+        else stage_works(candidate.program, candidate.sizes, device, arch),
         ancestors=[ancestor_of(r) for r in ancestors],
         current=_current_artefact(candidate, mine, device, library, code),
         records=[*records, *ancestors],
@@ -277,9 +278,8 @@ def row_is_large(program: ir.Program, sizes: Mapping[str, int]) -> bool:
 
 def probe_of(answer: Mapping[str, Any]) -> ReferenceProbe:
     """Returns what `ucutlass.tasks.audit.probe` returned."""
-    total_bytes = sum(i["bytes"] for i in answer["inputs"]) or 1
     return ReferenceProbe(
         tuple(answer["sizes"].items()),
         tuple(ResultProbe(r["name"], r["constant"], r["fixed"], r["flat"]) for r in answer["results"]),
-        tuple(InputProbe(i["name"], i["moves"], i["bytes"] / total_bytes) for i in answer["inputs"]),
+        tuple(InputProbe(i["name"], i["moves"], i["share"]) for i in answer["inputs"]),
     )

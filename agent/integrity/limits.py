@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from ucutlass import ir
 from ucutlass.agent.integrity.bundle import SolTimes, StageWork
-from ucutlass.ir.hardware import Device
+from ucutlass.ir.hardware import ARCHES, Device
+from ucutlass.kernels.families import plan_call
+from ucutlass.pipeline.sized import with_copies
 from ucutlass.reference.binding import bind
 from ucutlass.sol.bounds import Rates, Regime, calibrated, data_sheet, fused_bound
 from ucutlass.sol.ceilings import Ceilings
@@ -53,21 +55,25 @@ def _limits(what: str, work: Work, device: Device, rates: Rates, clock: float, e
     return SolTimes(what, compute, memory, cache, clock, device.boost, estimated)
 
 
-def stage_works(program: ir.Program, sizes: Mapping[str, int], device: Device) -> tuple[StageWork, ...]:
-    """Returns every launch with the speed-of-light time of its own work; torch nodes are the library's."""
+def stage_works(
+    program: ir.Program, sizes: Mapping[str, int], device: Device, arch: str = "sm90a"
+) -> tuple[StageWork, ...]:
+    """Returns every launch with the speed-of-light time of its own work; torch functions are the library's but where a
+    kernel for `arch` computes them."""
     rates = data_sheet(device)
     match program:
         case ir.Kernel():
             return (_stage(program.name, False, compulsory(program, sizes), device, rates),)
         case ir.Pipeline():
-            return tuple(_stages(program, sizes, device, rates))
+            return tuple(_stages(program, sizes, device, rates, arch))
 
 
 def _stages(
-    program: ir.Pipeline, sizes: Mapping[str, int], device: Device, rates: Rates
+    program: ir.Pipeline, sizes: Mapping[str, int], device: Device, rates: Rates, arch: str
 ) -> Iterator[StageWork]:
     graph = graph_of(program, sizes)
-    for stage in program.stages:
+    steps = with_copies(program, [sizes[d] for d in program.dims]).steps
+    for stage, step in zip(program.stages, steps, strict=True):
         match stage.call:
             case ir.Kernel() as kernel:
                 shapes = [_shape(graph, a) if isinstance(a, str) else None for a in stage.arguments]
@@ -77,7 +83,8 @@ def _stages(
                 buffer = graph.buffers[stage.outputs[0]]
                 assert isinstance(buffer, TorchBuffer)
                 work = torch_stage(buffer, graph)
-                yield _stage(f"torch.{function}", True, work, device, rates)
+                kernel_of_ours = step.problem is not None and plan_call(step.problem, ARCHES[arch], device)
+                yield _stage(f"torch.{function}", not kernel_of_ours, work, device, rates)
 
 
 def _stage(name: str, library: bool, work: Work, device: Device, rates: Rates) -> StageWork:

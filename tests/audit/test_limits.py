@@ -73,6 +73,19 @@ def test_stages_of_a_pipeline() -> None:
     assert found[1].seconds == pytest.approx(4 * 4096**2 / H200.bandwidth)
 
 
+def test_recurrent_layers_that_a_kernel_computes_are_no_library_s() -> None:
+    text = """pipeline p(x: f32[L=512, B=10, D=128], h: f32[Q=1, B, E], w: f32[G, D], u: f32[G, E]) -> f32[L, B, E] {
+      y: f32[L, B, E] = torch.gru(x, h, w, u, layers=1)
+      return y
+    }
+    """
+    for units, library in ((256, False), (4096, True)):
+        own = text.replace("E]", f"E={units}]", 1).replace("G,", f"G={3 * units},", 1)
+        sizes = {"L": 512, "B": 10, "D": 128, "Q": 1, "E": units, "G": 3 * units}
+        stage = stage_works(program(own), sizes, H200)[0]
+        assert (stage.name, stage.library) == ("torch.gru", library)
+
+
 # --- compute types -------------------------------------------------------------------------------
 
 

@@ -30,6 +30,9 @@ FLAT = 1e-2
 """Absolute and relative tolerance that benchmarks of generated kernels commonly use
 (KernelBench's for half types; SOL-ExecBench's)."""
 
+MOST_ASKED = 16
+"""Inputs that are changed, those of the most bytes: a network has hundreds, and each takes an evaluation of all of it."""
+
 BASES = 6
 """Draws of all inputs around which one is changed."""
 
@@ -60,7 +63,7 @@ def probe(
     on so many `threads` where they are given.
 
     Returns `sizes` (those used), `results` (`name`, `constant`, `fixed`, `flat`) and `inputs`
-    (`name`, `moves`, `bytes` at these sizes), as `ucutlass.agent.integrity.bundle` says. Raises
+    (`name`, `moves`, `share` of all bytes at these sizes), as `ucutlass.agent.integrity.bundle` says. Raises
     ReducedSizesError where no reduced extents satisfy the program.
     """
     import torch
@@ -224,14 +227,20 @@ def _common(references: Tensor, bounds: Tensor, over: int | None) -> bool:
 def _inputs(
     program: Program, sizes: Mapping[str, int], seed: int, device: str
 ) -> tuple[list[dict[str, Any]], set[int]]:
-    """Returns each tensor with whether a result moved in any of BASES: another input, such as a condition of
+    """Returns each tensor that is asked about with whether a result moved in any of BASES: another input, such as a condition of
     one element, may hide it in some. Also the results that moved, by position."""
     from torch import Tensor
 
     from ucutlass.runtime.inputs import generate
 
     first = generate(program, sizes, "normal", seed=seed, device=device)
-    still = {i for i, argument in enumerate(first) if isinstance(argument, Tensor)}
+    sizes_in_bytes = {
+        i: argument.numel() * argument.element_size()
+        for i, argument in enumerate(first)
+        if isinstance(argument, Tensor)
+    }
+    asked = sorted(sizes_in_bytes, key=lambda i: sizes_in_bytes[i], reverse=True)[:MOST_ASKED]
+    still = set(asked)
     moved: set[int] = set()
     for base in range(BASES):
         if still:
@@ -239,9 +248,12 @@ def _inputs(
             still -= movers.keys()
             moved |= {result for results in movers.values() for result in results}
     rows = [
-        {"name": decl.name, "moves": i not in still, "bytes": argument.numel() * argument.element_size()}
-        for i, (decl, argument) in enumerate(zip(program.params, first, strict=True))
-        if isinstance(argument, Tensor)
+        {
+            "name": program.params[i].name,
+            "moves": i not in still,
+            "share": sizes_in_bytes[i] / (sum(sizes_in_bytes.values()) or 1),
+        }
+        for i in sorted(asked)
     ]
     return rows, moved
 
