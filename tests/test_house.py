@@ -380,7 +380,7 @@ WRITES_ITSELF = {
     "grammar/tables.py": "the grammar needs nothing of ours; it writes the checkout's own table",
     "emit/keep_templates.py": "it writes the checkout's own table",
     "runtime/process.py": "the log that a compiler writes to",
-    "runtime/jit/nvrtc_build.py": "room is reserved on a disk, and given back",
+    "runtime/nvcc.py": "room is reserved on a disk, and given back",
     "runtime/verify/batch.py": "a log of lines, open while a batch runs; in a temporary folder",
     "runtime/isolation_child.py": "pipes; it imports nothing of ours",
     "agent/proposers/traffic.py": "lines are added, and one that was cut short is taken away",

@@ -93,12 +93,14 @@ def judge_launch(
     if repeats < 2:
         raise ValueError(f"{repeats} runs cannot show an unwritten element: at least 2 are needed")
     # Parts of a reference are made after launches, which may have changed what they were given.
-    snapshot = [a.clone() if isinstance(a, Tensor) else a for a in arguments]
+    with span("inputs"):
+        snapshot = [a.clone() if isinstance(a, Tensor) else a for a in arguments]
+        scale = max((size_of_argument(a) for a in arguments), default=0.0)
     comparing = _Comparing(
         program,
         snapshot,
         [_tile_of(kind, tile) for kind in result_types(program)],
-        max((size_of_argument(a) for a in arguments), default=0.0),
+        scale,
         around,
         sample,
         accepted if expected is None and deterministic and isinstance(program, Kernel) else None,
@@ -156,8 +158,11 @@ class _Comparing:
 
     def compare(self, results: Sequence[Tensor]) -> tuple[Sequence[Comparison], list[LaunchProblem]]:
         """Returns each result's comparison, and what sums of a sampled product say of the rows between."""
-        mark = None if self.accepted is None else self.accepted.mark(self.program, self.arguments, results)
-        earlier = None if self.accepted is None else self.accepted.find(mark)
+        with span("comparison"):
+            mark = (
+                None if self.accepted is None else self.accepted.mark(self.program, self.arguments, results)
+            )
+            earlier = None if self.accepted is None else self.accepted.find(mark)
         if earlier is not None:
             return earlier, []
         reference = self._reference()

@@ -239,8 +239,8 @@ def _inputs(
         for i, argument in enumerate(first)
         if isinstance(argument, Tensor)
     }
-    asked = sorted(sizes_in_bytes, key=lambda i: sizes_in_bytes[i], reverse=True)[:MOST_ASKED]
-    still = set(asked)
+    largest = sorted(sizes_in_bytes, key=lambda i: sizes_in_bytes[i], reverse=True)[:MOST_ASKED]
+    still = set(largest)
     moved: set[int] = set()
     for base in range(BASES):
         if still:
@@ -253,7 +253,7 @@ def _inputs(
             "moves": i not in still,
             "share": sizes_in_bytes[i] / (sum(sizes_in_bytes.values()) or 1),
         }
-        for i in sorted(asked)
+        for i in sorted(largest)
     ]
     return rows, moved
 
@@ -279,7 +279,7 @@ def _movers(
     before = evaluate(exact_program, exact)
     scale = max(map(size_of_argument, base), default=0.0)
     idle = [useless(e.reference, e.bound, scale) for e in expected]
-    told = {i for i, nothing in enumerate(idle) if not bool(nothing.all())}
+    bounded = {i for i, nothing in enumerate(idle) if not bool(nothing.all())}
     limits = [_clear(*pair, scale) for pair in zip(expected, idle, before, strict=True)]
     roles = roles_of(program)
     movers: dict[int, set[int]] = {}
@@ -296,7 +296,7 @@ def _movers(
             if len(moved) < len(expected):
                 after = evaluate(exact_program, [*exact[:i], *wide([changed]), *exact[i + 1 :]])
                 moved |= _clearly_moved(limits, before, after)
-            if told - moved:
+            if bounded - moved:
                 moved |= _moved(expected, expect(program, [*base[:i], changed, *base[i + 1 :]]))
         if moved:
             movers[i] = moved
@@ -322,10 +322,10 @@ def _clear(expected: Expected, idle: Tensor, exact: Tensor, scale: float) -> Ten
     from ucutlass.runtime.verify.comparison import NOUGHT
 
     bounds = expected.bound[~idle]
-    told = CLEARLY * float(bounds.max()) if bounds.numel() else 0.0
+    by_bounds = CLEARLY * float(bounds.max()) if bounds.numel() else 0.0
     size = float(exact.to(torch.float64).nan_to_num(0.0, 0.0, 0.0).abs().max()) if exact.numel() else 0.0
-    seen = SEEN * size if size > NOUGHT * scale else 0.0
-    return torch.where(idle, seen or torch.inf, told or torch.inf)
+    by_size = SEEN * size if size > NOUGHT * scale else 0.0
+    return torch.where(idle, by_size or torch.inf, by_bounds or torch.inf)
 
 
 def _clearly_moved(limits: Sequence[Tensor], before: Sequence[Tensor], after: Sequence[Tensor]) -> set[int]:
