@@ -164,6 +164,29 @@ def test_the_command_serves_over_standard_input_and_output(host: Host) -> None:
     until(lambda: ended(host))
 
 
+@pytest.mark.slow
+def test_a_client_that_leaves_in_a_build_leaves_it_to_another_s(host: Host) -> None:
+    """Two servers with one root and one cache: the second waits for the build of the first, whose client goes."""
+    program, *arguments = command(host)
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    server = StdioServerParameters(command=program, args=arguments, env=environ)
+
+    async def main() -> None:
+        async with Client(server) as second:
+            async with Client(server) as first:
+                host.behave(SLEEPS)
+                await building(first, host)
+                answer = await call(second, "measure", **MEASURE)
+                assert (await call(second, "check", path="linear.ucu"))["ok"]
+                host.behave(": > kernel.so\n")
+                assert len(host.pids()) == 1, "a kernel is built once"
+            answer = await finished(second, answer)
+            assert answer["rows"][0]["verdict"] == "built"
+
+    anyio.run(main)
+    until(lambda: ended(host))
+
+
 HOLDER = """
 import subprocess, sys, time
 server = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
