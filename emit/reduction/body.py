@@ -392,7 +392,7 @@ class Body:
             *self._item_loads(targets, names),
             "#pragma unroll",
             f"for ({vector}) {{",
-            self.loader.element(),
+            *self.loader.element(),
             *self.writer.statements(targets, names),
             *work,
             "}",
@@ -551,22 +551,25 @@ class Body:
         """Computes and stores the results of all items."""
         stores = [line for j, o in enumerate(whole) for line in self._store(j, o)]
         lines = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item()]
-        lines += [*self.loader.tile_addresses(whole), "if (ok) {"]
+        lines.append("if (ok) {")
         declared = [f"Pack<{wide(o)}, kVector> wide{j};" for j, o in enumerate(whole)]
-        if self._shifts:
+        if self.loader.shifts:
             # Threads without a vector take part in the shuffles of results.
             declared = [line for j, o in enumerate(whole) for line in zeros(j, o)]
             lines[-1:-1] = declared
         else:
             lines += declared
         lines += self._item_loads(targets, names)
-        lines += ["#pragma unroll", "for (int v = 0; v < kVector; ++v) {", self.loader.element()]
+        lines += ["#pragma unroll", "for (int v = 0; v < kVector; ++v) {", *self.loader.element()]
         lines += self.writer.statements(targets, names)
         lines += [f"wide{j}.value[v] = {self._narrow(o, names)};" for j, o in enumerate(whole)]
-        if self._shifts:
+        if self.loader.shifts:
             return [*lines, "}", "}", *stores, "}"]
         if not self.problem.columns:
-            return [*lines, "}", *stores, "}", "}"]
+            steps = [
+                f"target{j} += target{j}_apart;" for j in range(len(whole)) if self.plan.schedule.transposed
+            ]
+            return [*lines, "}", *stores, "}", *steps, "}"]
         return [*lines, "}", "if (has_row) {", *stores, "}", "}", "}"]
 
     def _totals(self, scanned: Sequence[str]) -> list[str]:
@@ -621,23 +624,20 @@ class Body:
     def _narrow(self, o: ReductionOutput, names: LocalNames) -> str:
         return narrowed(o.elem, self.writer.operand(o.value, names), self.writer.kind(o.value))
 
-    @property
-    def _shifts(self) -> bool:
-        """Whether neighbouring threads shift their results to multiples of 16 bytes."""
-        return self.plan.schedule.straddle and not self.problem.columns
-
     def _store(self, j: int, o: ReductionOutput) -> list[str]:
         vector = self.problem.vector
         lines = [f"auto const out{j} = narrow<{stored_cpp(o.elem)}>(wide{j});"]
+        if self.plan.flat:
+            return [*lines, f"store_straddling(p.t{o.pointer}, first, out{j}, p.elements);"]
         if vector is None or contiguous_along(o.axes, vector):
             inner = self.writer.address(o.axes, (), LocalNames(None))
             if self.plan.schedule.transposed:
-                inner = [f"int64_t const o = at{j};"]
+                return [*lines, f"store<kVector, {o.align}>(target{j}, out{j});"]
             align = o.align
             if self.plan.peels:
                 align = 1 if self.index.ends else access_elements(o, self.plan.schedule.vector)
             store = f"store<kVector, {align}>(p.t{o.pointer} + o, out{j});"
-            if self._shifts:
+            if self.loader.shifts:
                 rest = f"{self.index.length()} - q{vector}"
                 ends = f"q{vector} > 0, {rest} > kVector, ok ? int(min(int64_t(kVector), {rest})) : 0"
                 store = f"store_shifted(p.t{o.pointer}, o, out{j}, {ends});"
@@ -647,7 +647,7 @@ class Body:
             *lines,
             "#pragma unroll",
             "for (int v = 0; v < kVector; ++v) {",
-            self.loader.element(),
+            *self.loader.element(),
             *inner,
             f"p.t{o.pointer}[o] = out{j}.value[v];",
             "}",
@@ -673,7 +673,7 @@ class Body:
         lines += self._item_loads(targets, names)
         lines += [f"Pack<{wide(o)}, {lanes}> wide{j};" for j, o in enumerate(rows)]
         lines += ["#pragma unroll", f"for (int v = 0; v < {lanes}; ++v) {{"]
-        lines += [] if across else [self.loader.element()]
+        lines += [] if across else self.loader.element()
         lines += self.writer.statements(targets, names)
         lines += [f"wide{j}.value[v] = {self._narrow(o, names)};" for j, o in enumerate(rows)]
         lines.append("}")

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from ucutlass.emit.reduction.writer import host_extent
 from ucutlass.emit.text import product
-from ucutlass.kernels.reduction.plan import Load, ReductionOutput, ReductionProblem, ReductionSchedule
+from ucutlass.kernels.reduction.plan import (
+    Load,
+    ReductionOutput,
+    ReductionProblem,
+    ReductionSchedule,
+    is_flat,
+)
 from ucutlass.kernels.reduction.plan_straddle import MOST_STRADDLED, starts
 from ucutlass.kernels.reduction.smem import TILE
 
 
 def filled(problem: ReductionProblem, schedule: ReductionSchedule) -> str:
     """What a full schedule relies on, of the columns or of a tile's sides."""
+    if schedule.straddle and is_flat(problem):
+        return f"p.elements <= {MOST_STRADDLED}"
     if schedule.straddle and problem.columns and problem.vector is not None:
         short = f"{product(problem.modes[problem.vector])} <= {MOST_STRADDLED}"
         lines = _lines(schedule) if _relies(schedule) else ""
         return f"{short} && p.columns > 0 && {lines}" if lines else short
-    if schedule.transposed and schedule.full:
-        sides = (problem.vector or 0, schedule.across)
-        return " && ".join(f"({product(problem.modes[m])}) % {TILE} == 0" for m in sides)
+    if schedule.transposed:
+        sides = ((problem.vector or 0, TILE), (schedule.across, schedule.tile))
+        whole = " && {} % {} == 0" if schedule.full else ""
+        lengths = [(f"({product(problem.modes[m])})", side) for m, side in sides]
+        return " && ".join(f"{length} <= INT32_MAX{whole.format(length, side)}" for length, side in lengths)
     return _lines(schedule) if _relies(schedule) else ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ucutlass.emit.reduction.loads import Loader, tile_place
+from ucutlass.emit.reduction.loads import Loader
 from ucutlass.emit.reduction.lookback import LookBackText
 from ucutlass.emit.reduction.meeting import counters
 from ucutlass.emit.reduction.writer import LocalNames, Writer, stored_cpp
@@ -47,13 +47,13 @@ class IndexText:
             fields.add(f"t{output.pointer}", f"{cpp}*", f"static_cast<{cpp}*>(tensors[{output.pointer}])")
         if self.plan.schedule.transposed:
             sides = (problem.vector, self.plan.schedule.across)
-            counts = [
-                f"(({product(m)} + {TILE - 1}) / {TILE})" if i in sides else f"({product(m)})"
-                for i, m in enumerate(problem.rows)
-            ]
+            counts = [self._tiles(i) if i in sides else f"({product(m)})" for i, m in enumerate(problem.rows)]
             fields.add("rows", "int64_t", " * ".join(counts))
             fields.add("columns", "int64_t", "1")
             return
+        if self.plan.flat:
+            elements = " * ".join(f"({product(m)})" for m in problem.rows)
+            fields.add("elements", "int64_t", elements, "of each result")
         for name, modes, first in (
             ("rows", problem.rows, 0),
             ("columns", problem.columns, len(problem.rows)),
@@ -162,6 +162,8 @@ class IndexText:
     def _straddled(self, modes: tuple[Product, ...]) -> str:
         """The vectors between a row's ends; of all lines, where nothing is reduced."""
         vector, at = self.plan.schedule.vector, self.problem.vector
+        if self.plan.flat:
+            return f"(p.elements + {vector - 1}) / {vector}"
         if self.problem.columns:
             least = most_ends(self.problem, vector) - vector + 1
             return f"{product(modes[0])} < {least} ? 0 : ({product(modes[0])} - {least}) / {vector}"
@@ -193,22 +195,31 @@ class IndexText:
         problem, fields, across = self.problem, self.writer.fields, self.plan.schedule.across
         vector = problem.vector
         assert vector is not None
-        row_elements, side = (
-            f"(({product(problem.modes[m])} + {TILE - 1}) / {TILE})" for m in (vector, across)
-        )
+        row_elements, side = self._tiles(vector), self._tiles(across)
         group = f"({side} % 8 == 0 ? 8 : {side} % 4 == 0 ? 4 : {side} % 2 == 0 ? 2 : 1)"
         few = fields.add("group", "Divisor", f"Divisor(int({group}))")
         lines = ["int rest = int(blockIdx.x), at, near;", f"{few}(rest, near, rest);"]
         for mode, units in ((vector, row_elements), (across, f"{side} / {group}")):
             field = fields.add(f"tiles{mode}", "Divisor", f"Divisor(int({units}))")
             first = "at" if mode == vector else f"at * {few}.divisor + near"
-            lines += [f"{field}(rest, at, rest);", f"int64_t const first_{mode} = int64_t({first}) * {TILE};"]
+            lines += [
+                f"{field}(rest, at, rest);",
+                f"int64_t const first_{mode} = int64_t({first}) * {self._side(mode)};",
+            ]
         others = [m for m in range(len(problem.rows)) if m not in (vector, across)]
         for mode in reversed(others):
             units = product(problem.modes[mode])
             field = fields.add(f"div{mode}", "Divisor", f"Divisor(int({units}))")
             lines += [f"{field}(rest, at, rest);", f"[[maybe_unused]] int64_t const q{mode} = at;"]
-        return [*lines, *self.loader.tiles()]
+        return [*lines, *self.loader.tiles(), *self.loader.tile_lines()]
+
+    def _side(self, mode: int) -> int:
+        """The elements of a tile along one of its two modes."""
+        return TILE if mode == self.problem.vector else self.plan.schedule.tile
+
+    def _tiles(self, mode: int) -> str:
+        side = self._side(mode)
+        return f"(({product(self.problem.modes[mode])} + {side - 1}) / {side})"
 
     def _coordinates(self, index: str, first: int, count: int, valid: str) -> list[str]:
         """q<mode> of modes first.. of a flat index, the last mode innermost; 0 where it is not valid."""
@@ -237,22 +248,21 @@ class IndexText:
         """The coordinates of item i, and in `ok` whether it is there."""
         problem = self.problem
         if self.plan.schedule.transposed:
-            vector, across, fields = problem.vector, self.plan.schedule.across, self.writer.fields
-            assert vector is not None
-            s = self.plan.schedule
+            across = self.plan.schedule.across
             return [
-                *tile_place("i", TILE // s.vector, s.rows, "tile_column", "tile_row", s.vector, 1),
-                f"int64_t const q{vector} = first_{vector} + tile_column, q{across} = first_{across} + tile_row;",
+                f"int const tile_row = tile_line + i * {self.loader.tile_step};",
+                f"[[maybe_unused]] int64_t const q{across} = first_{across} + tile_row;",
                 "constexpr bool ok = true;"
                 if self.plan.schedule.full
-                else f"bool const ok = q{vector} < {fields.mode(vector, problem.modes[vector])}"
-                f" && q{across} < {fields.mode(across, problem.modes[across])};",
+                else f"bool const ok = i * {self.loader.tile_step} < tile_lines;",
             ]
         if not problem.columns:
             lines = [
                 "int64_t const row = (block * kItems + i) * kRows + threadIdx.x;",
                 "bool const ok = row < p.rows;",
             ]
+            if self.plan.flat:
+                return [*lines, "int64_t const first = ok ? row * kVector : 0;"]
             return lines + self._coordinates("row", 0, len(problem.rows), "ok")
         thread = "threadIdx.x" if problem.across else "threadIdx.y"
         if self.ends:

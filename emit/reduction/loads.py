@@ -19,6 +19,7 @@ from ucutlass.emit.reduction.writer import (
     touched,
     window_accumulator,
 )
+from ucutlass.emit.text import product
 from ucutlass.ir.extents import Fixed
 from ucutlass.kernels.reduction.plan import (
     AxisAccess,
@@ -31,6 +32,7 @@ from ucutlass.kernels.reduction.plan import (
     RowWindow,
     arguments,
     contiguous_along,
+    lies_flat,
 )
 from ucutlass.kernels.reduction.plan_straddle import access_elements, phased
 from ucutlass.kernels.reduction.smem import TILE, TransposeTile, resident_loads, transpose_tiles
@@ -89,7 +91,14 @@ class Loader:
         pack = f"raw{k}[0]" if k in names.local else f"{names.raw}{k}[{names.item}]"
         outside = f"{cpp}({fill(source)})"
         moved = [a for a in (*source.axes, *source.guards) if vector in touched(plan, [a])]
-        if not moved or (len(moved) == 1 and contiguous_along(source.axes, vector)):
+        if plan.flat and moved and not source.guards and lies_flat(self.problem, source.axes):
+            read = f"load_straddling<kVector>(p.t{source.pointer}, first, p.elements)"
+            if cpp != stored_cpp(source.elem):
+                read = f"widen<{cpp}>({read})"
+            return [f"{pack} = {read};"]
+        if not moves(plan, source) or (
+            not plan.flat and len(moved) == 1 and contiguous_along(source.axes, vector)
+        ):
             # Neighbours: one address for all.
             here = replace(names, vector=None)
             count, align = ("kVector", self._aligned(source)) if moved else ("1", 1)
@@ -97,10 +106,18 @@ class Loader:
             read = f"{how}<{count}, {align}>(p.t{source.pointer} + o)"
             if plan.peels and moved and not self.ends and source not in phased(self.problem):
                 read = f"load_between<{count}>(p.t{source.pointer}, o)"
-            if plan.schedule.straddle and moved and not plan.peels:
+            if self.shifts and moved:
                 read = f"load_shifted<kVector>(p.t{source.pointer}, o, {self._size(source)})"
             if cpp != stored_cpp(source.elem):
                 read = f"widen<{cpp}>({read})"
+            if self._walked(k):
+                read = f"load<{count}, {align}>(near{k})"
+                if cpp != stored_cpp(source.elem):
+                    read = f"widen<{cpp}>({read})"
+                return [
+                    f"{pack} = {valid} ? {read} : splat<{count}>({outside});",
+                    f"near{k} += near{k}_apart;",
+                ]
             return [
                 "{",
                 *self._ids(ids, here),
@@ -109,7 +126,7 @@ class Loader:
                 "}",
             ]
         here = replace(names, vector=vector)
-        if plan.schedule.straddle and not plan.peels:
+        if self.shifts:
             assert vector is not None
             length = self.writer.fields.mode(vector, self.problem.modes[vector])
             valid = f"{valid} && q{vector} + v < {length}"
@@ -117,12 +134,17 @@ class Loader:
         return [
             "#pragma unroll",
             "for (int v = 0; v < kVector; ++v) {",
-            self.element(),
+            *self.element(),
             *self._ids(ids, here),
             *self.writer.address(source.axes, source.guards, here),
             f"{pack}.value[v] = in && {valid} ? {read} : {outside};",
             "}",
         ]
+
+    @property
+    def shifts(self) -> bool:
+        """Whether neighbouring threads shift their results to multiples of 16 bytes."""
+        return self.plan.schedule.straddle and not self.plan.peels and not self.plan.flat
 
     def _size(self, source: Load) -> str:
         """The elements of a load's tensor, beyond which a vector is zeros. Axes that an index reads have extents of
@@ -144,10 +166,26 @@ class Loader:
         source = self.problem.loads[k]
         return self.plan.schedule.retain and touched(self.plan, (*source.axes, *source.guards)) == all_modes
 
-    def element(self) -> str:
-        """The coordinate of the vector's element at hand."""
-        vector = self.problem.vector
-        return "" if vector is None else f"[[maybe_unused]] int64_t const c{vector} = q{vector} + v;"
+    def element(self) -> list[str]:
+        """The coordinate of the vector's element at hand; of vectors across all modes, those along each, and beyond the last
+        element those of the last."""
+        problem, fields, vector = self.problem, self.writer.fields, self.problem.vector
+        if not self.plan.flat:
+            return [] if vector is None else [f"[[maybe_unused]] int64_t const c{vector} = q{vector} + v;"]
+        lines = ["int32_t rest = min(int32_t(first) + v, int32_t(p.elements) - 1);"]
+        for mode in reversed(range(len(problem.rows))):
+            name = f"{'c' if mode == vector else 'q'}{mode}"
+            if mode == 0:
+                lines.append(f"[[maybe_unused]] int32_t const {name} = rest;")
+                continue
+            field = fields.add(f"div{mode}", "Divisor", f"Divisor(int({product(problem.modes[mode])}))")
+            lines += [
+                f"int quotient{mode}, remainder{mode};",
+                f"{field}(quotient{mode}, remainder{mode}, rest);",
+                f"[[maybe_unused]] int32_t const {name} = remainder{mode};",
+                f"rest = quotient{mode};",
+            ]
+        return lines
 
     def _ids(self, ids: Sequence[int], names: LocalNames) -> list[str]:
         """The gathered coordinates of the element at hand."""
@@ -172,51 +210,89 @@ class Loader:
         assert vector is not None
         source = problem.loads[k]
         cpp = stored_cpp(source.elem)
-        names = LocalNames(None)
+        names, schedule = LocalNames(None), self.plan.schedule
+        side = schedule.tile
         lines = fields.mode(vector, problem.modes[vector])
         wide = fields.mode(across, problem.modes[across])
-        slot = tile_place("j", TILE // word, self.plan.schedule.rows, "lu", "lw", word, word)
+        there, outside = "", ""
+        if not schedule.full:
+            there, outside = (
+                f"j * {schedule.rows * word // side * word} + a < lines ? ",
+                f" : splat<{word}>({cpp}(0.0f))",
+            )
+        places, address = schedule.rows * word // side * word, self.writer.address(source.axes, (), names)
         return [
-            f"__shared__ __align__(16) uint8_t memory{k}[kTile * (kTile + {tile.padding}) * sizeof({cpp})];",
+            f"__shared__ __align__(16) uint8_t memory{k}[{side} * (kTile + {tile.padding}) * sizeof({cpp})];",
             f"auto* const tile{k} = reinterpret_cast<Pack<{cpp}, kTile + {tile.padding}>*>(memory{k});",
             "{",
-            f"constexpr int kSide = kTile / {word}, kSlots = kSide * kSide / kRows;",
+            f"int const lu = int(threadIdx.x % {side // word}u) * {word}, lw = int(threadIdx.x / {side // word}u) * {word};",
+            f"int64_t const q{across} = first_{across} + lu;",
+            "int64_t origin, line;",
+            *first_two(f"q{vector}", f"first_{vector} + lw", 1, address, "origin", "line"),
+            f"[[maybe_unused]] int const lines = int(q{across}) < int({wide}) ? int({lines}) - int(first_{vector}) - lw : 0;",
+            f"constexpr int kSlots = kTile / {places};",
             f"Pack<{cpp}, {word}> source_rows[kSlots][{word}];",
+            f"auto const* from = p.t{source.pointer} + origin;",
             "#pragma unroll",
             "for (int j = 0; j < kSlots; ++j) {",
-            *slot,
             "#pragma unroll",
             f"for (int a = 0; a < {word}; ++a) {{",
-            f"int64_t const q{across} = first_{across} + lu, q{vector} = first_{vector} + lw + a;",
-            # Ahead of the comparison: addresses of places that lie apart by a constant are then sums.
-            *self.writer.address(source.axes, (), names),
-            "{" if self.plan.schedule.full else f"if (q{across} < {wide} && q{vector} < {lines}) {{",
-            f"source_rows[j][a] = load<{word}, {word}>(p.t{source.pointer} + o);",
+            f"source_rows[j][a] = {there}load<{word}, {word}>(from + a * line){outside};",
             "}",
-            "}",
+            f"from += {places} * line;  // not by a product for each place",
             "}",
             "#pragma unroll",
             "for (int j = 0; j < kSlots; ++j) {",
-            *slot,
             "#pragma unroll",
             f"for (int b = 0; b < {word}; ++b) {{",
             f"Pack<{cpp}, {word}> column;",
             "#pragma unroll",
             f"for (int a = 0; a < {word}; ++a) column.value[a] = source_rows[j][a].value[b];",
-            f"store<{word}, {word}>(&tile{k}[lu + b].value[lw], column);",
+            f"store<{word}, {word}>(&tile{k}[lu + b].value[lw + j * {places}], column);",
             "}",
             "}",
             "}",
         ]
 
-    def tile_addresses(self, outputs: Sequence[ReductionOutput]) -> list[str]:
-        """The addresses of a tile's results, in `at<number>`: ahead of the comparison that says whether they are there, as
-        those of its loads."""
-        lines: list[str] = []
-        for j, o in enumerate(outputs if self.plan.schedule.transposed else ()):
-            address = self.writer.address(o.axes, (), LocalNames(None))
-            lines += [f"[[maybe_unused]] int64_t at{j};", "{", *address, f"at{j} = o;", "}"]
+    def tile_lines(self) -> list[str]:
+        """Returns the statements that find a thread's first place of a tile's results, and how far apart in memory its places
+        lie: it adds that from one to the next."""
+        problem, s = self.problem, self.plan.schedule
+        vector, across, side = problem.vector, s.across, TILE // s.vector
+        assert vector is not None
+        ends = [f"int({self.writer.fields.mode(m, problem.modes[m])})" for m in (vector, across)]
+        lines = [
+            f"int const tile_column = int(threadIdx.x % {side}u) * {s.vector};",
+            f"int const tile_line = int(threadIdx.x / {side}u);",
+            f"int64_t const q{vector} = first_{vector} + tile_column;",
+            f"[[maybe_unused]] int const tile_lines = int(q{vector}) < {ends[0]} ? {ends[1]} - int(first_{across}) - tile_line : 0;",
+        ]
+        walked: list[tuple[str, Load | ReductionOutput]] = [
+            (f"near{k}", x) for k, x in enumerate(problem.loads) if self._walked(k)
+        ]
+        walked += [(f"target{j}", o) for j, o in enumerate(problem.outputs)]
+        for name, x in walked:
+            address = self.writer.address(x.axes, (), LocalNames(None))
+            start = f"first_{across} + tile_line"
+            lines += [
+                f"int64_t origin_{name}, {name}_apart;",
+                *first_two(f"q{across}", start, self.tile_step, address, f"origin_{name}", f"{name}_apart"),
+                f"auto* {name} = p.t{x.pointer} + origin_{name};",
+            ]
         return lines
+
+    @property
+    def tile_step(self) -> int:
+        """Lines of a tile's results between two places of a thread."""
+        return self.plan.schedule.rows * self.plan.schedule.vector // TILE
+
+    def _walked(self, k: int) -> bool:
+        """Whether a tile's loads of a tensor, which is not transposed, lie at equal distances."""
+        source, s = self.problem.loads[k], self.plan.schedule
+        plain = all(a.scale == 1 and a.extent is None and a.gathered is None for a in source.axes)
+        neighbours = contiguous_along(source.axes, self.problem.vector) or not moves(self.plan, source)
+        loose = bool(self.problem.windows or source.guards)
+        return bool(s.transposed) and k not in dict(s.transposed) and plain and neighbours and not loose
 
     # --- windows
 
@@ -267,7 +343,7 @@ class Loader:
         lines += [
             "#pragma unroll",
             "for (int v = 0; v < kVector; ++v) {",
-            self.element(),
+            *self.element(),
             *start,
             *work,
             f"a{i}[v].add({value}{at});",
@@ -357,24 +433,6 @@ class Loader:
         ]
 
 
-def tile_place(
-    number: str, side: int, threads: int, column: str, row: str, across: int, down: int
-) -> list[str]:
-    """Returns the statements that find a thread's place `number` in a tile of `side` places a line, which are `across`
-    elements wide and `down` high. Where threads take whole lines, its column is the same in all, and rows lie a number of
-    lines apart that the compiler knows: it then adds to addresses in place of computing them."""
-    if threads % side:
-        return [
-            f"int const slot = {number} * kRows + threadIdx.x;",
-            f"int const {column} = slot % {side} * {across}, {row} = slot / {side} * {down};",
-        ]
-    lines = threads // side * down
-    return [
-        f"int const {column} = int(threadIdx.x % {side}u) * {across};",
-        f"int const {row} = int(threadIdx.x / {side}u) * {down} + {number} * {lines};",
-    ]
-
-
 MOST_TAPS = 32
 """Extent of a window that is unrolled."""
 
@@ -382,6 +440,21 @@ MOST_TAPS = 32
 def _tap(span: LoadSpan) -> str:
     taps = "".join(f" + {c} * w{m}" for m, c in span.modes)
     return f"span{span.load}.value[{span.shift} + {span.step} * v{taps}]"
+
+
+def first_two(
+    mode: str, start: str, apart: int, address: Sequence[str], origin: str, distance: str
+) -> list[str]:
+    """Returns the statements that leave the address at the coordinate `start` of a mode in `origin`, and in `distance` how far
+    behind it that of the coordinate `apart` further lies."""
+    return [
+        f"{{ [[maybe_unused]] int64_t const {mode} = {start};",
+        *address,
+        f"{origin} = o; }}",
+        f"{{ [[maybe_unused]] int64_t const {mode} = {start} + {apart};",
+        *address,
+        f"{distance} = o - {origin}; }}",
+    ]
 
 
 def raw_cpp(load: Load) -> str:

@@ -157,7 +157,7 @@ class Reducer:
         if not self.plan.problem.across:
             return [f"int const i = {code};", *self.index.item()]
         item = f"int const i = {code} / kVector, v = {code} % kVector;"
-        return [item, *self.index.item(), self.loader.element()]
+        return [item, *self.index.item(), *self.loader.element()]
 
     def _count(self) -> str:
         """The coordinate along the one name that argmax and argmin take."""

@@ -34,6 +34,7 @@ from ucutlass.kernels.reduction.plan import (
     RowValue,
     RowWindow,
     arguments,
+    compact_modes,
 )
 
 # --- parameters -------------------------------------------------------------------
@@ -264,7 +265,8 @@ class Writer:
     # --- addresses
 
     def linear(self, at: LinearIndex, names: LocalNames) -> str:
-        terms = [f"{names.at(m)}" if c == 1 else f"{names.at(m)} * {c}" for m, c in at.terms]
+        wide = "int64_t({})" if self.plan.flat else "{}"  # there, coordinates have 32 bits
+        terms = [names.at(m) if c == 1 else f"{wide.format(names.at(m))} * {c}" for m, c in at.terms]
         if at.offset != Fixed(0) or not terms:
             terms.append(self.fields.number(at.offset))
         return " + ".join(terms)
@@ -279,14 +281,17 @@ class Writer:
         self, axes: Sequence[AxisAccess], guards: Sequence[AxisAccess], names: LocalNames
     ) -> list[str]:
         """Lines that leave the element's offset in `o`, and in `in` whether it is there."""
-        lines = ["int64_t o = 0;", "[[maybe_unused]] bool in = true;"]
+        # 64-bit products of the coordinates of each element would take most of a kernel's time.
+        fits = self.plan.flat and compact_modes(self.plan.problem, axes) is not None
+        index = "int32_t" if fits else "int64_t"
+        lines = [f"{index} o = 0;", "[[maybe_unused]] bool in = true;"]
         for axis in axes:
-            stride = "" if axis.stride == () else f" * {self.fields.stride(axis.stride)}"
+            stride = "" if axis.stride == () else f" * {index}({self.fields.stride(axis.stride)})"
             if axis.extent is None and axis.scale == 1:
-                lines.append(f"o += ({self.position(axis, names)}){stride};")
+                lines.append(f"o += {index}({self.position(axis, names)}){stride};")
                 continue
             lines += self._bounded(axis, names)
-            lines.append(f"o += x{stride}; }}")
+            lines.append(f"o += {index}(x){stride}; }}")
         for axis in guards:
             lines += [*self._bounded(axis, names), "}"]
         return lines
@@ -438,7 +443,8 @@ def moved_by(plan: ReductionPlan, i: int) -> set[int]:
 
 def moves(plan: ReductionPlan, load: Load) -> bool:
     """Whether a load differs between the elements of a vector."""
-    return plan.problem.vector in touched(plan, (*load.axes, *load.guards))
+    modes = touched(plan, (*load.axes, *load.guards))
+    return bool(modes) if plan.flat else plan.problem.vector in modes
 
 
 def widened(text: str, load: Load) -> str:

@@ -67,6 +67,7 @@ def test_vectors_wider_than_rows_allow_straddle_their_ends(
         (POOL, {"B": 640, "H": 512, "W": 512}, (4, 1, 4, 1)),
         (SCALED, {"B": 64, "C": 64, "P": 16129}, (8, 256, 2, 1)),
         (SCALED.replace("bf16", "f32"), {"B": 64, "C": 64, "P": 1001}, (4, 256, 1, 1)),
+        (SCALED, {"B": 64, "C": 64, "P": 33}, (8, 1, 1, 1)),
     ],
 )
 def test_vectors_straddle_where_single_elements_are_slower(
@@ -82,7 +83,7 @@ def test_vectors_straddle_where_single_elements_are_slower(
         (SOFTMAX, {"T": 4096, "D": 304}),
         (SOFTMAX, {"T": 4096, "D": 33}),
         (MAXIMA, {"A": 4096, "L": 1001}),
-        (SCALED, {"B": 64, "C": 64, "P": 33}),
+        (SCALED, {"B": 64, "C": 64, "P": 36}),
     ],
 )
 def test_other_vectors_divide_rows(program: str, sizes: dict[str, int]) -> None:

@@ -85,7 +85,7 @@ def _blocks(problem: ReductionProblem, s: ReductionSchedule, extent: Extent) -> 
     """Returns the thread blocks of a launch."""
     if not problem.columns:
         if s.transposed:
-            return math.ceil(extent.rows / (TILE * TILE))
+            return math.ceil(extent.rows / (TILE * s.tile))
         return math.ceil(extent.rows / (s.vector * s.rows * s.items))
     rows = math.ceil(extent.rows / (1 if problem.across else s.vector) / s.rows)
     parts = _chunks(problem, s, extent) if s.look_back else s.splits

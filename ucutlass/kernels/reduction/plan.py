@@ -236,7 +236,7 @@ class ReductionSchedule:
     `look_back`: a scan's row is cut into parts that each lie in a block's registers. Blocks take them in order,
     and each finds the prefix of its own by decoupled look-back at the statuses that earlier ones published.
 
-    `transposed`: a block takes a tile of `smem.TILE` elements a side along the vector mode and mode `across`, along which
+    `transposed`: a block takes a tile of `smem.TILE` elements along the vector mode and `tile` along mode `across`, along which
     these loads lie side by side: they go through shared memory, so many elements in a word of it.
 
     `straddle`: vectors do not divide a row, and lie at multiples of their bytes in memory (`plan_straddle.py`).
@@ -262,6 +262,7 @@ class ReductionSchedule:
     splits: int = 1
     across: int = 0
     transposed: tuple[tuple[int, int], ...] = ()
+    tile: int = 1
     cluster: int = 1
     full: bool = False
     dense: bool = False
@@ -296,6 +297,11 @@ class ReductionPlan:
     def peels(self) -> bool:
         """Whether threads take the elements at the ends of rows, where no vector lies, one by one."""
         return self.schedule.straddle and bool(self.problem.columns)
+
+    @property
+    def flat(self) -> bool:
+        """Whether vectors are of an element-wise kernel's results as they lie in memory, across all modes."""
+        return self.schedule.straddle and is_flat(self.problem)
 
     @property
     def shares(self) -> bool:
@@ -354,6 +360,31 @@ def phases(problem: ReductionProblem) -> int:
     """Passes over the columns before the results can be computed."""
     phase = phase_of(problem)
     return max((phase[i] + 1 for i in reductions(problem)), default=0)
+
+
+def is_flat(problem: ReductionProblem) -> bool:
+    """Whether vectors that no mode's extent divides run across all modes: of an element-wise problem without windows."""
+    return not problem.columns and not problem.windows
+
+
+def compact_modes(problem: ReductionProblem, axes: Sequence[AxisAccess]) -> tuple[int, ...] | None:
+    """Returns the modes, innermost first, along which a tensor's elements lie in memory without gaps; None where others
+    move it, or there are gaps."""
+    inner: Product = ()
+    modes: list[int] = []
+    for axis in sorted(axes, key=lambda axis: len(axis.stride)):
+        mode = axis.at.terms[0][0] if axis.at.terms else -1
+        plain = AxisAccess(axis.stride, LinearIndex(((mode, 1),), Fixed(0)))
+        if axis != plain or mode >= len(problem.rows) or sorted(axis.stride) != sorted(inner):
+            return None
+        modes.append(mode)
+        inner = (*inner, *problem.rows[mode])
+    return tuple(modes)
+
+
+def lies_flat(problem: ReductionProblem, axes: Sequence[AxisAccess]) -> bool:
+    """Whether elements lie in memory in the order of rows, without gaps."""
+    return compact_modes(problem, axes) == tuple(reversed(range(len(problem.rows))))
 
 
 def contiguous_along(axes: Sequence[AxisAccess], mode: int | None) -> bool:

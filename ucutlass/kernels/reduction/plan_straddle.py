@@ -2,7 +2,8 @@
 
 They lie at multiples of their bytes in memory, wherever a row begins, so that rows of an odd length are read and written
 16 bytes at a time. Every row has the same number of whole vectors, and threads take the elements before the first and
-behind the last of them one by one, its *ends*. Of windows, vectors begin at a line's first element and straddle its end,
+behind the last of them one by one, its *ends*. Of an element-wise kernel, vectors are of its results as they lie, and what
+it reads in another order is gathered. Of windows, vectors begin at a line's first element and straddle its end,
 and neighbouring threads shift their results to multiples of 16 bytes.
 """
 
@@ -22,6 +23,8 @@ from ucutlass.kernels.reduction.plan import (
     RowValue,
     arguments,
     contiguous_along,
+    is_flat,
+    lies_flat,
     scans_of,
 )
 
@@ -40,6 +43,8 @@ def phased(problem: ReductionProblem) -> tuple[Load | ReductionOutput, ...]:
 
 def starts(problem: ReductionProblem) -> dict[int, int]:
     """Returns the bytes at whose multiples tensors must start, by pointer, whose vectors straddle the ends of rows."""
+    if is_flat(problem):
+        return {x.pointer: PACK_BYTES for x in _tensors(problem) if lies_flat(problem, x.axes)}
     return {x.pointer: PACK_BYTES for x in _along(problem)} | {
         x.pointer: x.span * x.elem.bytes for x in problem.loads if not problem.columns and x.span > 1
     }
@@ -50,10 +55,13 @@ def straddling_vector(problem: ReductionProblem, aligned: tuple[bool, ...] | Non
     columns. 1 where none may: columns are one run along which every tensor that varies with them is contiguous, and
     those that vary with rows too are laid out alike; results of an element-wise kernel are contiguous. `aligned` is as `reduction_problem` takes it."""
     along = _along(problem)
-    apart = aligned is not None and not all(aligned[x.pointer] for x in along)
+    apart = aligned is not None and not all(aligned[pointer] for pointer in starts(problem))
     if apart or problem.vector is None:
         return 1
     widest = min(8, PACK_BYTES // min((x.elem.bytes for x in along), default=PACK_BYTES))
+    if is_flat(problem):
+        flat = all(lies_flat(problem, o.axes) for o in problem.outputs)
+        return min(8, PACK_BYTES // max(o.elem.bytes for o in problem.outputs)) if flat else 1
     if not problem.columns:
         return widest if all(o in along for o in problem.outputs) else 1
     picks = any(isinstance(i, RowReduce) and i.op in ("argmax", "argmin") for i in problem.instructions)
@@ -85,10 +93,10 @@ def by_lines(problem: ReductionProblem) -> ReductionProblem | None:
 
 
 def reads_vectors(problem: ReductionProblem) -> bool:
-    """Whether what an element-wise kernel reads along the vector mode comes in vectors, of windows too."""
+    """Whether what windows read along the vector mode comes in vectors."""
     along = _along(problem)
     moved = [x for x in problem.loads if problem.vector in _modes(x) or _gathers_along(problem, x)]
-    return all(x in along or (bool(problem.windows) and x.span > 1) for x in moved)
+    return all(x in along or x.span > 1 for x in moved)
 
 
 def access_elements(x: Load | ReductionOutput, vector: int) -> int:

@@ -24,6 +24,7 @@ from ucutlass.kernels.reduction.plan import (
     RowReduce,
     RowScan,
     contiguous_along,
+    is_flat,
     phases,
     scans_of,
 )
@@ -53,9 +54,9 @@ from ucutlass.kernels.reduction.variants import VARIANTS
 from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation, foreign_to
 
-Transpose: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
+Transpose: TypeAlias = tuple[int, tuple[tuple[int, int], ...], int]
 """The mode along which loads lie side by side that is not the vector's, with those loads and how many of
-their elements make a word."""
+their elements make a word, and the side of a tile along it."""
 
 THREADS = 256
 """Threads of a block where nothing asks for more: eight blocks fill an SM."""
@@ -141,6 +142,20 @@ LEAST_SIDE, LEAST_ASKED = 32, 16
 """Elements of either side from which tiles are transposed in shared memory, and where `keep shared` asks for it: a transpose of 1378 x 64 x 27 f32 takes 13.1 us
 so on an H200, and 7.6 where each thread gathers a vector."""
 
+NARROW_TILE, NARROW_THREADS, FEW_TILES = 16, 128, 4
+"""The other side of tiles that are written element by element, or of which each SM would have few, and the threads of each: on an
+H100 a sum of 178 x 496 x 2471 bf16 with a transpose takes 488 us so, and 525 by square ones, a transpose of 49 x 323 x 96 f32
+6.0 and 6.3 (`benchmarks.pointwise`)."""
+
+GATHERED = 160
+"""Elements of a line of results up to which what lies across them is gathered where vectors do not divide lines, since the
+sectors of a line's elements stay in the L1 for the next: on an H100 a transpose to lines of 129 f32 takes 209 us so, and 242 by
+tiles, a sum with one to lines of 333 bf16 210, and 152 by tiles (`benchmarks.pointwise`)."""
+
+SMALL_THREADS, FULL_SM = 128, 2048
+"""Threads of a block of an element-wise kernel that one wave of blocks holds, and of an SM: on an H100 a sum of f32 and bf16 of
+17,920 takes 1.3 us so, and 1.7 by 256, a transpose of 13 x 8 x 631 f32 2.1, and 2.4 (`benchmarks.pointwise`)."""
+
 STRADDLED_COLUMNS = 48
 """Elements of a row, or of a line of an element-wise kernel, from which vectors need not divide it."""
 
@@ -172,11 +187,12 @@ def plan_reduction(
     """Returns the kernel of a reduction for these extents, or why there is none. Raises Refused."""
     if foreign := foreign_to(request, VARIANTS, "a kernel without dot"):
         return (foreign,)
-    least = LEAST_ASKED if request.keep == "shared" else LEAST_SIDE
-    problem = _of_lines(reduction_problem(pattern, sizes, aligned), sizes, aligned, least)
+    wants_tile = request.keep == "shared"
+    problem = _of_lines(reduction_problem(pattern, sizes, aligned), sizes, aligned, device, wants_tile)
     extent = measure(problem, sizes)
-    transpose = _transpose(problem, sizes, aligned, least)
-    straddling = straddling_vector(problem, aligned) if extent.columns <= MOST_STRADDLED else 1
+    transpose = _transpose(problem, sizes, aligned, device, wants_tile)
+    straddled_elements = extent.rows if is_flat(problem) else extent.columns
+    straddling = straddling_vector(problem, aligned) if straddled_elements <= MOST_STRADDLED else 1
     own = schedule_of(problem, extent, sizes, arch, device, transpose, straddling)
     held = partial(kept_bytes if problem.columns else moved_bytes, problem)
     widest = vector_of(problem, sizes)
@@ -212,11 +228,15 @@ def plan_reduction(
 
 
 def _of_lines(
-    problem: ReductionProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None, least: int
+    problem: ReductionProblem,
+    sizes: tuple[int, ...],
+    aligned: tuple[bool, ...] | None,
+    device: Device,
+    wants_tile: bool,
 ) -> ReductionProblem:
     """An element-wise problem by its lines, where vectors of 16 bytes do not divide them."""
     lines = by_lines(problem)
-    if lines is None or _transpose(problem, sizes, aligned, least) is not None:
+    if lines is None or _transpose(problem, sizes, aligned, device, wants_tile) is not None:
         return problem
     length = math.prod(sizes[i] for i in lines.columns[0])
     wider = vector_of(problem, sizes) < straddling_vector(lines, aligned)
@@ -249,13 +269,14 @@ def schedule_of(
             return replace(straddled, straddle=True)
     if not problem.columns:
         if transpose is not None:
-            across, loads = transpose
-            items = TILE * TILE // vector // THREADS
-            return ReductionSchedule(vector, 1, THREADS, max(1, items), "registers", 1, across, loads)
+            across, loads, tile = transpose
+            threads = THREADS if tile == TILE else NARROW_THREADS
+            items = TILE * tile // vector // threads
+            return ReductionSchedule(vector, 1, threads, items, "registers", 1, across, loads, tile)
         # Of bf16 that become f32, vectors of 8 take 1.07 times as long as of 4: half of each sector at a time.
         vector = min(vector, max(1, PACK_BYTES // max(o.elem.bytes for o in problem.outputs)))
         items = _items(problem, extent, vector, device)
-        return ReductionSchedule(vector, 1, THREADS, items, "registers")
+        return ReductionSchedule(vector, 1, _block_threads(extent, vector, device), items, "registers")
     if problem.across:
         return _across(VectorRows(problem, extent, vector, arch, device))
     return _down(problem, extent, vector, device)
@@ -270,17 +291,20 @@ def _straddled(
     arch: Arch,
     device: Device,
 ) -> ReductionSchedule | None:
-    """Vectors of 16 bytes where rows, or lines of windows or in another order, are no multiples of them, whose own are of
+    """Vectors of 16 bytes where rows, lines of windows or element-wise results are no multiples of them, whose own are of
     `widest` elements: on an H100 a softmax of 333 f32 takes 181 us so, and 385; a window of 4 x 4 over lines of 511 results
-    509, and 1370; lines of 1001 bf16 in another order 140, and 239, of 333 f32 192, and 267 (`benchmarks.rows`,
-    `benchmarks.pointwise`). None where they were not measured to beat those."""
+    509, and 1370; lines of 1001 bf16 in another order 99, and 194 (`benchmarks.rows`, `benchmarks.pointwise`). None where
+    they were not measured to beat those."""
     narrow = _narrowest(problem)
+    if is_flat(problem):
+        if widest * max(o.elem.bytes for o in problem.outputs) > WORD:
+            return None
+        return ReductionSchedule(vector, 1, _block_threads(extent, vector, device), 1, "registers")
     if not problem.columns:
         assert problem.vector is not None
         line = math.prod(sizes[i] for i in problem.modes[problem.vector])
-        if widest > 1 or not STRADDLED_COLUMNS <= line <= MOST_STRADDLED or not reads_vectors(problem):
-            return None
-        if narrow < (WORD if problem.windows else WORD // 2):
+        lines = STRADDLED_COLUMNS <= line <= MOST_STRADDLED and reads_vectors(problem)
+        if widest > 1 or narrow < WORD or not lines:
             return None
         return ReductionSchedule(vector, 1, THREADS, _items(problem, extent, vector, device), "registers")
     if narrow < WORD // 2 or extent.columns < STRADDLED_COLUMNS:
@@ -301,7 +325,7 @@ def _lines(
     threads = min(THREADS, power(max(1, vectors)))
     most = max(1, min(_FLIGHT, HELD // moved_bytes(problem, vector)))
     each = max(1, math.ceil(vectors / threads))
-    while most > 1 and rows * threads * math.ceil(each / most) < device.sms * 2048:
+    while most > 1 and rows * threads * math.ceil(each / most) < device.sms * FULL_SM:
         most //= 2
     parts = math.ceil(each / most)
     items = math.ceil(each / parts)
@@ -332,8 +356,8 @@ def _full(problem: ReductionProblem, extent: Extent, sizes: tuple[int, ...], s: 
     if not problem.columns:
         if not s.transposed or s.straddle:
             return False  # tensors of one element have no modes at all
-        sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, s.across)]
-        return all(side % TILE == 0 for side in sides)
+        line, lines = (math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, s.across))
+        return line % TILE == 0 and lines % s.tile == 0
     if s.keep == "shared":
         return False  # lines are asked for, not a thread's items
     columns, line = extent.columns // (s.vector if problem.across else 1), s.threads * s.items
@@ -383,13 +407,21 @@ def vector_of(problem: ReductionProblem, sizes: tuple[int, ...]) -> int:
 
 
 def _transpose(
-    problem: ReductionProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None, least: int
+    problem: ReductionProblem,
+    sizes: tuple[int, ...],
+    aligned: tuple[bool, ...] | None,
+    device: Device,
+    wants_tile: bool,
 ) -> Transpose | None:
-    """None where every load can be read as it lies, or a side is shorter than `least`. `aligned` is as
-    `sweep_problem` takes it."""
+    """None where every load can be read as it lies, a side is too short, or lines are gathered as soon. `aligned` is as
+    `reduction_problem` takes it; `wants_tile`: whether a program asks for tiles."""
     at, fine = Sizes({}, sizes), aligned or (True,) * problem.pointers
-    vector = problem.vector
+    vector, least = problem.vector, LEAST_ASKED if wants_tile else LEAST_SIDE
     if vector is None or at.number(problem.modes[vector]) < least:
+        return None
+    single = vector_of(problem, sizes) == 1
+    gathers = straddling_vector(problem, aligned) > 1 and at.number(problem.modes[vector]) <= GATHERED
+    if single and gathers and not wants_tile:
         return None
     for mode, run in enumerate(problem.rows):
         if mode == vector or at.number(run) < least:
@@ -404,8 +436,15 @@ def _transpose(
             and all(a.extent is None and a.gathered is None for a in load.axes)
         ]
         if modes:
-            return mode, tuple(modes)
+            elements = math.prod(at.number(m) for m in problem.rows)
+            few = elements < FEW_TILES * device.sms * TILE * TILE
+            return mode, tuple(modes), NARROW_TILE if single or few else TILE
     return None
+
+
+def _block_threads(extent: Extent, vector: int, device: Device) -> int:
+    """Threads of a block of an element-wise kernel."""
+    return SMALL_THREADS if extent.rows <= vector * device.sms * FULL_SM else THREADS
 
 
 def _items(problem: ReductionProblem, extent: Extent, vector: int, device: Device) -> int:
@@ -420,7 +459,7 @@ def _items(problem: ReductionProblem, extent: Extent, vector: int, device: Devic
         every: list[Load | ReductionOutput] = [*along, *problem.outputs]
         most = PACK_BYTES // (vector * max(x.elem.bytes for x in every))
     most = max(1, min(_FLIGHT, most))
-    while most > 1 and threads // most < device.sms * 2048:
+    while most > 1 and threads // most < device.sms * FULL_SM:
         most //= 2
     return most
 

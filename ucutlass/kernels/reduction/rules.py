@@ -41,7 +41,7 @@ class ReductionCase:
     """What bounds a schedule. `rows`, `columns` count elements, `held` gives the bytes a thread keeps of so
     many elements at a time, `widest` is the longest vector that divides rows, `straddling` the longest that may straddle
     their ends, `transpose` what a tile in shared memory would transpose:
-    the mode, and the loads with their words; `largest` are the threads of the planner's own block;
+    the mode, the loads with their words, and the tile's side along it; `largest` are the threads of the planner's own block;
     `spread` gives the blocks that share a row of so many chunks where nothing asks for another number."""
 
     problem: ReductionProblem
@@ -51,7 +51,7 @@ class ReductionCase:
     held: Callable[[int], int]
     widest: int
     straddling: int
-    transpose: tuple[int, tuple[tuple[int, int], ...]] | None
+    transpose: tuple[int, tuple[tuple[int, int], ...], int] | None
     largest: int
     spread: Callable[[int], int]
 
@@ -160,10 +160,18 @@ def _kept(c: ReductionCandidate) -> Breach | None:
                 ("keep",),
                 None,
             )
-        if s.transposed and s.vector * s.rows * s.items != TILE * TILE:
+        most = min((TILE * s.tile // word**2 for _, word in s.transposed), default=MOST_THREADS)
+        if s.transposed and not TILE <= s.rows <= most:
+            return Breach(
+                f"{s.rows} threads transpose a tile of {TILE} x {s.tile}: {TILE} to {most} take whole lines of it",
+                f"use `rows {min(most, max(TILE, s.rows))}`",
+                ("rows",),
+                None,
+            )
+        if s.transposed and s.vector * s.rows * s.items != TILE * s.tile:
             return Breach(
                 f"{s.rows} threads of {s.items} vectors of {s.vector} hold {s.vector * s.rows * s.items} "
-                f"elements: a tile has {TILE} x {TILE}, {TILE * TILE}",
+                f"elements: a tile has {TILE} x {s.tile}, {TILE * s.tile}",
                 "leave `items` out",
                 ("items", "rows", "vector"),
                 None,

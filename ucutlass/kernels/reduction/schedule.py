@@ -122,9 +122,11 @@ def _elements(
     keep = r.keep or ("shared" if own.transposed else "registers")
     rows = r.rows or own.rows
     if keep == "shared" and case.transpose is not None:
-        across, loads = case.transpose
-        items = r.items or max(1, TILE * TILE // vector // rows)
-        return ReductionSchedule(vector, r.threads or 1, rows, items, "registers", 1, across, loads)
+        across, loads, tile = case.transpose
+        if vector * rows * (r.items or 1) > TILE * tile:
+            tile = TILE
+        items = r.items or max(1, TILE * tile // vector // rows)
+        return ReductionSchedule(vector, r.threads or 1, rows, items, "registers", 1, across, loads, tile)
     items = r.items or (1 if own.transposed else own.items)
     return ReductionSchedule(vector, r.threads or 1, rows, items, "registers", straddle=vector > case.widest)
 

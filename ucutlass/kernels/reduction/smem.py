@@ -21,17 +21,18 @@ from ucutlass.kernels.reduction.plan import (
 )
 
 TILE = 64
-"""Rows and columns of a tile that is transposed."""
+"""Elements of a tile that is transposed along the vector mode, and along the other at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransposeTile:
-    """The tile of one load: its place among the problem's loads, the bytes of its elements, and how many of them
-    make a word of shared memory."""
+    """The tile of one load: its place among the problem's loads, the bytes of its elements, how many of them make a word of
+    shared memory, and its lines."""
 
     load: int
     element: int
     word: int
+    lines: int
 
     @property
     def padding(self) -> int:
@@ -40,12 +41,14 @@ class TransposeTile:
 
     @property
     def bytes(self) -> int:
-        return TILE * (TILE + self.padding) * self.element
+        return self.lines * (TILE + self.padding) * self.element
 
 
 def transpose_tiles(problem: ReductionProblem, schedule: ReductionSchedule) -> tuple[TransposeTile, ...]:
     """The tiles of a block, in the order of `schedule.transposed`."""
-    return tuple(TransposeTile(k, problem.loads[k].elem.bytes, word) for k, word in schedule.transposed)
+    return tuple(
+        TransposeTile(k, problem.loads[k].elem.bytes, word, schedule.tile) for k, word in schedule.transposed
+    )
 
 
 BULK = 16
