@@ -98,7 +98,7 @@ def build_unit(preamble: str, sources: Sequence[Source], folder: Path, threads: 
         first, once = (), ()
         parts = [preamble, *(source.text for source in sources)]
     else:
-        header = host_compiler.precompiled("emulator", HEADERS, flags)
+        header = host_compiler.precompiled("emulator", HEADERS + host_compiler.USUAL, flags)
         first, once = ("-include", str(header)), (str(host_compiler.once(header)),)
         parts = [preamble, *(source.text.removeprefix(HEADERS) for source in sources)]
     text.write_text("\n".join(parts), encoding="utf-8")

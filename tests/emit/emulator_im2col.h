@@ -122,11 +122,17 @@ inline void wgmma(float* d, uint64_t a, uint64_t b, int scale_d, bool bf16 = EMU
   constexpr int kDepth = 32 / EMU_ELEMENT;
   double x[2][kDepth];
   for (int r = 0; r < 2; ++r) for (int k = 0; k < kDepth; ++k) x[r][k] = EMU_ACROSS_A ? across_k(a, row + 8 * r, k, bf16) : along_k(a, row + 8 * r, k, bf16);
-  for (int i = 0; i < kRegisters; ++i) {
+  // Two of a thread's sums, eight rows apart, are of one column.
+  for (int i = 0; i < kRegisters; i += i % 4 ? 3 : 1) {
     int const n = i / 4 * 8 + column + i % 2;
-    double sum = scale_d ? d[i] : 0.0f;
-    for (int k = 0; k < kDepth; ++k) sum += x[i / 2 % 2][k] * (EMU_ACROSS ? across_k(b, n, k, bf16) : along_k(b, n, k, bf16));
-    d[i] = float(sum);
+    double first = scale_d ? d[i] : 0.0f, second = scale_d ? d[i + 2] : 0.0f;
+    for (int k = 0; k < kDepth; ++k) {
+      double const y = EMU_ACROSS ? across_k(b, n, k, bf16) : along_k(b, n, k, bf16);
+      first += x[0][k] * y;
+      second += x[1][k] * y;
+    }
+    d[i] = float(first);
+    d[i + 2] = float(second);
   }
 }
 inline void wgmma_bf16(float* d, uint64_t a, uint64_t b, int scale_d) { wgmma(d, a, b, scale_d, true); }
@@ -135,11 +141,16 @@ inline void wgmma(float* d, uint32_t const* a, uint64_t b, int scale_d) {
   int const column = threadIdx.x % 4 * 2;
   double x[2][8];
   for (int k = 0; k < 4; ++k) for (int i = 0; i < 4; ++i) x[i % 2][i / 2 * 4 + k] = tf32_value(uint32_t(emu::shuffle(emu::Op::shuffle_from, a[i], k, 4)));
-  for (int i = 0; i < kRegisters; ++i) {
+  for (int i = 0; i < kRegisters; i += i % 4 ? 3 : 1) {
     int const n = i / 4 * 8 + column + i % 2;
-    double sum = scale_d ? d[i] : 0.0f;
-    for (int k = 0; k < 8; ++k) sum += x[i / 2 % 2][k] * along_k(b, n, k);
-    d[i] = float(sum);
+    double first = scale_d ? d[i] : 0.0f, second = scale_d ? d[i + 2] : 0.0f;
+    for (int k = 0; k < 8; ++k) {
+      double const y = along_k(b, n, k);
+      first += x[0][k] * y;
+      second += x[1][k] * y;
+    }
+    d[i] = float(first);
+    d[i + 2] = float(second);
   }
 }
 #endif

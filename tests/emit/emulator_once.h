@@ -33,7 +33,14 @@ void barrier() {
   if (++at_barrier == int(fibers.size()) - ended) { at_barrier = 0; for (auto& f : fibers) f.ready = true; return; }
   current->ready = false; yield();
 }
-float half_bits(uint16_t h) { return float(cutlass::half_t::bitcast(h)); }
+float half_bits(uint16_t h) {
+  static std::vector<float> const all = [] {
+    std::vector<float> made(1 << 16);
+    for (int i = 0; i < 1 << 16; ++i) made[i] = float(cutlass::half_t::bitcast(uint16_t(i)));
+    return made;
+  }();
+  return all[h];
+}
 float bf16_bits(uint16_t h) { uint32_t b = uint32_t(h) << 16; float f; memcpy(&f, &b, 4); return f; }
 uint16_t to_half(float f) { return cutlass::half_t(f).raw(); }
 void execute(Fiber* lanes) {

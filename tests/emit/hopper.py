@@ -70,7 +70,7 @@ def build(source: Source, folder: Path) -> Any:
         *host_compiler.ALIGNED,
         *host_compiler.garbage(program),
     )
-    header = host_compiler.precompiled("hopper", HEADERS, flags)
+    header = host_compiler.precompiled("hopper", HEADERS + host_compiler.USUAL, flags)
     done = subprocess.run(
         [
             *(program, *flags, "-shared", "-include", str(header), *host_compiler.includes()),

@@ -76,7 +76,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         *host_compiler.ALIGNED,
         *host_compiler.garbage(program),
     )
-    header = host_compiler.precompiled("hopper", HEADERS, flags)
+    header = host_compiler.precompiled("hopper", HEADERS + host_compiler.USUAL, flags)
     command = [program, *flags, "-shared", "-include", str(header), *host_compiler.includes(), str(source)]
     once = str(host_compiler.once(header))
     done = subprocess.run([*command, once, "-o", "f16x3.so"], capture_output=True, text=True, cwd=folder)
