@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -114,14 +115,16 @@ def command(
         if (file is not None and file.is_dir()) or (id or "").startswith(RUN_PREFIX):
             from ucutlass.cli.batch import optimize_folder
 
-            if output is not None:
-                fail(Status.CALL, "-o is for one problem, not for a run over many", as_json)
-            if level == "source" or allow_source:
-                fail(Status.CALL, "--level source is for one problem, not for a run over many", as_json)
-            if types:
-                fail(Status.CALL, "--input is for one module, not for a run over many", as_json)
-            if fold_weights:
-                fail(Status.CALL, "--fold-weights is for one program, not for a run over many", as_json)
+            source_level = level == "source" or allow_source
+            _refuse_for_many(
+                {
+                    "-o": output,
+                    "--level source": source_level,
+                    "--input": types,
+                    "--fold-weights": fold_weights,
+                },
+                as_json,
+            )
             optimize_folder(file, id, how, sizes, name, as_json)
             return
     from ucutlass.agent.module_processes import forked_call, module_processes
@@ -136,26 +139,19 @@ def command(
         local_gpu = at_hand(engine)
         if fold_weights and file is None:
             fail(Status.CALL, "--fold-weights begins a session: a session goes on as it was begun", as_json)
-        if file is not None:
+        if file is None:
+            session = _resume_session(journal, id or "", how.limits.session, as_json)
+        else:
             arch = local_gpu.arch.name if local_gpu is not None else "sm90a"
             reading = replace(
                 how.reading(arch, sizes, name), cls=cls, types=types, fold_weights=names_in(fold_weights)
             )
-            if level == "source" and how.proposer.chosen == "rules":
-                words_ = "--level source needs a proposer that writes CUDA: --model or --command"
-                fail(Status.CALL, words_, as_json)
             # What reads the module may take minutes, and ends with this process.
             with journaled():
                 session = _open_session(
                     journal, file, local_gpu, how, reading, level or "text", modules, as_json
                 )
-        else:
-            session = _resume_session(journal, id or "", how.limits.session, as_json)
-        own_level = session.state.settings.level
-        if level not in (None, own_level):
-            fail(Status.CALL, f"session {session.id[:12]} was begun with --level {own_level}", as_json)
-        if allow_source and own_level != "source":
-            fail(Status.CALL, "--allow-source is for sessions with --level source", as_json)
+        _hold_to_level(session, level, allow_source, as_json)
         if local_gpu is None:
             fail(Status.MACHINE, _NO_GPU, as_json)
         state = _run_session(
@@ -172,6 +168,28 @@ def command(
         sys.exit(Status.PROGRAM)
 
 
+_OF_ONE = {"-o": "problem", "--level source": "problem", "--input": "module", "--fold-weights": "program"}
+"""What options are for that a run over many problems does not take."""
+
+
+def _refuse_for_many(values: Mapping[str, object], as_json: bool) -> None:
+    """Ends the command where an option of `_OF_ONE` has a value."""
+    for option, what in _OF_ONE.items():
+        if values[option]:
+            fail(Status.CALL, f"{option} is for one {what}, not for a run over many", as_json)
+
+
+def _hold_to_level(
+    session: OptimizationSession, level: Level | None, allow_source: bool, as_json: bool
+) -> None:
+    """Ends the command where its options are of another level than the session's."""
+    own_level = session.state.settings.level
+    if level not in (None, own_level):
+        fail(Status.CALL, f"session {session.id[:12]} was begun with --level {own_level}", as_json)
+    if allow_source and own_level != "source":
+        fail(Status.CALL, "--allow-source is for sessions with --level source", as_json)
+
+
 def _open_session(
     journal: Journal,
     file: Path,
@@ -184,6 +202,9 @@ def _open_session(
 ) -> OptimizationSession:
     from ucutlass.agent.optimize import open_session
 
+    if level == "source" and how.proposer.chosen == "rules":
+        words_ = "--level source needs a proposer that writes CUDA: --model or --command"
+        fail(Status.CALL, words_, as_json)
     with timed_step(before=process_age()) as clock:
         problem = _problem(file, reading, modules, as_json)
     if problem.no_start:

@@ -42,6 +42,9 @@ from ucutlass.tune.source import ScheduleNotWritten, with_schedules
 Winners: TypeAlias = list[tuple[Mapping[str, int], Planned]]
 """By the extents that they are for."""
 
+JobAt: TypeAlias = Callable[[Mapping[str, int]], TuningJob]
+EvaluatorAt: TypeAlias = Callable[[Mapping[str, int]], JobEvaluator]
+
 _NO_GPU = "nothing was tuned: there is no NVIDIA GPU {} that a compile target serves"
 
 
@@ -149,27 +152,16 @@ def command(
                 SearchLimits(builds=builds) if budget is None else SearchLimits(builds=builds, seconds=budget)
             )
             settings = TuningSettings(limits, policy, seed, free)
-            noted: list[Mapping[str, tuple[str, ...]]] = []
-
-            def made(sizes: Mapping[str, int]) -> TuningJob:
-                job = job_of(checked, program, sizes, target, device, free)
-                if job.fixed is not None and job.fixed.fields not in noted and not as_json:
-                    noted.append(job.fixed.fields)
-                    show.note(f"ucc: {job.fixed.words}")
-                return job
+            job_at = _jobs(checked, program, target, device, free, says=not as_json)
 
             def evaluator(sizes: Mapping[str, int]) -> JobEvaluator:
                 return EngineEvaluator(checked, program, sizes, target, seed, limit, wait, engine=hall)
 
             with progress(len(shapes), limits, as_json, lines) as on_job:
                 if listed is None:
-                    row, winners = _tuned(shapes[0].sizes, made, evaluator, settings, on_job)
+                    row, winners = _tuned(shapes[0].sizes, job_at, evaluator, settings, on_job)
                 else:
-                    done = tune_set(
-                        shapes, made, lambda job: evaluator(job.sizes), settings, most=guards, on_job=on_job
-                    )
-                    row = to_json(done)
-                    winners = [(s.shape.sizes, s.kernel) for s in done.shapes if s.kernel is not None]
+                    row, winners = _tuned_set(shapes, job_at, evaluator, settings, guards, on_job)
         if writes and winners:
             _write(files[0], checked, program, winners, device, as_json)
             row["written"] = str(files[0])
@@ -203,10 +195,38 @@ def _one(program: ir.Kernel, sizes: Sequence[str]) -> tuple[shapes_file.Weighted
     return (shapes_file.WeightedShape(extents),)
 
 
+def _jobs(
+    checked: frontend.Checked, program: ir.Kernel, target: str, device: Device | None, free: bool, says: bool
+) -> JobAt:
+    """Returns the job of given extents; `says` once what the program itself fixes of a schedule."""
+    noted: list[Mapping[str, tuple[str, ...]]] = []
+
+    def job_at(sizes: Mapping[str, int]) -> TuningJob:
+        job = job_of(checked, program, sizes, target, device, free)
+        if says and job.fixed is not None and job.fixed.fields not in noted:
+            noted.append(job.fixed.fields)
+            show.note(f"ucc: {job.fixed.words}")
+        return job
+
+    return job_at
+
+
+def _tuned_set(
+    shapes: Sequence[shapes_file.WeightedShape],
+    job_at: JobAt,
+    evaluator_at: EvaluatorAt,
+    settings: TuningSettings,
+    guards: int | None,
+    on_job: OnJob,
+) -> tuple[dict[str, Any], Winners]:
+    done = tune_set(shapes, job_at, lambda job: evaluator_at(job.sizes), settings, most=guards, on_job=on_job)
+    return to_json(done), [(s.shape.sizes, s.kernel) for s in done.shapes if s.kernel is not None]
+
+
 def _tuned(
     sizes: Mapping[str, int],
-    job_at: Callable[[Mapping[str, int]], TuningJob],
-    evaluator_at: Callable[[Mapping[str, int]], JobEvaluator],
+    job_at: JobAt,
+    evaluator_at: EvaluatorAt,
     settings: TuningSettings,
     on_job: OnJob,
 ) -> tuple[dict[str, Any], Winners]:
