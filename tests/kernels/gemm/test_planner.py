@@ -595,3 +595,15 @@ def test_sums_of_f32_join_registers_after_32_of_k(math: str, depth: int, chains:
     sizes = complete(kernel, {"M": 256, "N": 256, "K": 512})
     code = source_of(checked, kernel, frontend.plan_kernel(checked, kernel, sizes, "sm90a").planned).code
     assert [f"multiply<{i}>(sums" in code for i in range(3)] == [i < chains for i in range(3)]
+
+
+def test_a_stage_less_is_taken_where_a_lean_kernel_then_serves() -> None:
+    """At 384 columns of 1,536 sums CUTLASS's collectives would fit 11 stages, and nvcc build them."""
+    checked = frontend.read_text(
+        "kernel k(x: bf16[M, K], w: bf16[N, K], b: bf16[N], r: bf16[M, N]) -> bf16[M, N] "
+        "{ return dot[K](x, w) + b + r schedule sm90a { warps pingpong tile 64x16x128 swap yes cluster 1x4 } }"
+    )
+    chosen = frontend.plan_kernel(checked, frontend.kernel(checked), (197, 1536, 384), "sm90a").planned.plan
+    schedule = chosen.schedule
+    assert isinstance(schedule, Sm90Schedule) and schedule.stages == 10
+    assert lean(chosen)

@@ -23,7 +23,7 @@ from ucutlass.kernels.gemm.plan import (
     epilogue_tensors,
 )
 from ucutlass.kernels.gemm.problem import Shape, ceil_div, shape_of, transpose
-from ucutlass.kernels.gemm.smem import SharedMemory, memory_of, sm90_stages, stage_bytes
+from ucutlass.kernels.gemm.smem import SharedMemory, lean_stages, memory_of, sm90_stages, stage_bytes
 from ucutlass.kernels.gemm.variants import BY_WORD
 from ucutlass.kernels.planned import Planned
 
@@ -215,7 +215,7 @@ def build(case: PlanningCase, request: PartialSchedule) -> GemmCandidate:
             schedule = Sm90Schedule(
                 request.tile,
                 request.cluster or (1, 1),
-                request.stages or max(2, most),
+                request.stages or max(2, lean_stages(side.problem, routes, request.tile, warps, most, math)),
                 warps,
                 _scheduler(splits, request),
                 math,

@@ -315,6 +315,30 @@ def least_lean_epilogue(
     return min((epilogue.bytes for epilogue in _lean_epilogues(problem, routes, tile, warps)), default=None)
 
 
+FEWEST_LEAN_STAGES = 5
+"""Of a ring: with fewer, one less would show."""
+
+
+@lru_cache(_MOST_REMEMBERED)
+def lean_stages(
+    problem: GemmProblem,
+    routes: tuple[Route, ...],
+    tile: tuple[int, int, int],
+    warps: Literal["pingpong", "cooperative"],
+    most: int,
+    math: Math,
+) -> int:
+    """The stages up to `most` beside which a lean kernel's epilogue fits, which takes more than that of CUTLASS's
+    collectives: these are built by nvcc, in 45 s where NVRTC takes 4. `most` where fewer than FEWEST_LEAN_STAGES would
+    be left."""
+    least = least_lean_epilogue(problem, routes, tile, warps)
+    if least is None:
+        return most
+    capacity = SHARED_BYTES - LEAN_BARRIERS - least
+    fitting = range(most, FEWEST_LEAN_STAGES - 1, -1)
+    return next((s for s in fitting if lean_main_loop(problem, tile, s, math) <= capacity), most)
+
+
 def vector_elements(access: Access, tile: tuple[int, int, int]) -> int:
     """Elements of a tile that a warp stages of an input: those of a row or a column, or the only one; 0 of a
     whole tensor."""
