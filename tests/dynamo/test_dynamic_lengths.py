@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from tests.dynamo.test_backend import compiled
 from tests.dynamo.training_step import outside
 from ucutlass import frontend
+from ucutlass.assembly import ProgramAtSizes, planned_sources
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
 from ucutlass.importer.derived_extents import Formulas, NoFormula, formulas, with_formulas
 from ucutlass.importer.program import from_torch
+from ucutlass.shapes import complete
 
 
 class Decoder(nn.Module):
@@ -131,3 +133,32 @@ def test_a_symbol_without_an_axis_before_has_no_formula() -> None:
     first, other = (parse(text.format(m=m, p=m + n)) for m, n in ((101, 211), (103, 307)))
     with pytest.raises(NoFormula, match="no axis"):
         with_formulas(first, other, table(A + B))
+
+
+class Mixed(nn.Module):
+    """Products along both lengths of a square, whose extents are of one symbol, in parameters of two names."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.value, self.out = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        scores = x @ x.transpose(1, 2) + torch.where(mask, 0.0, float("-inf"))
+        return self.out(torch.softmax(scores, -1) @ self.value(x)) + x
+
+
+def test_names_of_one_symbol_are_as_long_as_each_other() -> None:
+    fast, report = compiled(Mixed(), fallback="error")
+    for length in (24, 17):
+        x, mask = torch.randn(3, length, 64), torch.rand(3, length, length) > 0.3
+        mask |= torch.eye(length, dtype=torch.bool)
+        for tensor in (x, mask):
+            torch._dynamo.mark_dynamic(tensor, 1)
+        torch._dynamo.mark_dynamic(mask, 2)
+        with torch.no_grad():
+            fast(x, mask)
+    (graph,) = report.graphs
+    (text,) = graph.texts.values()
+    checked = frontend.read_text(text)
+    sizes = complete(frontend.program(checked), {"B": 3, "M": 24})
+    planned_sources(ProgramAtSizes(checked, frontend.program(checked), sizes), "sm90a", None)

@@ -10,7 +10,7 @@ out too. Where anything else differs, it is written as a formula of the paramete
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeAlias
 
 import sympy
@@ -122,7 +122,7 @@ def with_free_extents(first: syntax.File, other: syntax.File, table: Formulas | 
     """Returns the program that two imports agree on, where they do not by themselves with formulas of a table.
     Raises DependsOnExtents."""
     try:
-        return _agreed(_common(first, other, typed=False), first, other)
+        return _agreed(_tied(_common(first, other, typed=False), first, other), first, other)
     except DependsOnExtents:
         if table is None:
             raise
@@ -178,6 +178,46 @@ def _same_extents(free: ir.Program, fixed: ir.Program, outer: Mapping[str, int] 
         for mine, theirs in zip(free.stages, fixed.stages, strict=True):
             if isinstance(mine.call, ir.Kernel) and isinstance(theirs.call, ir.Kernel):
                 _same_extents(mine.call, theirs.call, sizes)
+
+
+def _tied(tree: syntax.File, first: syntax.File, other: syntax.File) -> syntax.File:
+    """Returns the program that two imports have in common, which says of names of its parameters that have one extent
+    in both that they are as long in every call (`M=K`): one is then read in the other's place."""
+    items = zip(tree.items, first.items, other.items, strict=True)
+    return replace(
+        tree,
+        items=tuple(
+            replace(mine, params=_Ties().of(mine.params, a.params, b.params))
+            if isinstance(mine, syntax.Program)
+            and isinstance(a, syntax.Program)
+            and isinstance(b, syntax.Program)
+            else mine
+            for mine, a, b in items
+        ),
+    )
+
+
+@dataclass(slots=True)
+class _Ties:
+    """`names` has the first name of each pair of extents."""
+
+    names: dict[tuple[Any, Any], str] = field(default_factory=dict)
+
+    def of(self, mine: Any, first: Any, other: Any) -> Any:
+        match mine:
+            case syntax.NamedAxis(name=name) if first.extent != other.extent:
+                tied = self.names.setdefault((first.extent, other.extent), name)
+                return mine if tied == name else replace(mine, extent=syntax.Name(tied))
+            case tuple():
+                return tuple(self.of(*each) for each in zip(mine, first, other, strict=True))
+            case syntax.Param():
+                return replace(mine, type=self.of(mine.type, first.type, other.type))
+            case syntax.TypeExpr() | syntax.CompositeAxis():
+                changed = "axes" if isinstance(mine, syntax.TypeExpr) else "parts"
+                inside = (getattr(each, changed) for each in (mine, first, other))
+                return replace(mine, **{changed: self.of(*inside)})
+            case _:
+                return mine
 
 
 def _common(first: Any, other: Any, typed: bool) -> Any:
