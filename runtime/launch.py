@@ -35,7 +35,7 @@ from ucutlass.runtime.arguments import (
     check_tensor,
     integer_range,
 )
-from ucutlass.runtime.entry_codes import LaunchError
+from ucutlass.runtime.entry_codes import BAD_ARGUMENTS, LaunchError
 from ucutlass.runtime.launch_sequence import (
     MOST_SCALARS,
     MOST_TENSORS,
@@ -50,6 +50,9 @@ from ucutlass.runtime.library import Native, NoNative, native
 from ucutlass.runtime.offsets import check_offsets
 from ucutlass.runtime.side_streams import branches
 from ucutlass.runtime.torch_device import TorchAllocation, allocator, current, exchange_device
+
+ASKED_EVERY = 64
+"""Calls of kernels that are lent for a while, one of which the native launcher brings to Python to look for others."""
 
 ALIGNMENT = 16
 """Bytes: the alignment of `LaunchRequest.aligned`; what TMA and 128-bit loads need."""
@@ -78,7 +81,17 @@ class BoundKernel:
     keep: object = None
 
 
-Choose: TypeAlias = Callable[[LaunchRequest], "BoundKernel | LaunchSequence"]
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """Launches of kernels that were planned for another request. `refused` is called where a kernel refuses this one
+    at its launch, as some only do then. They serve until `over` returns True, for good where it is None."""
+
+    launches: BoundKernel | LaunchSequence
+    refused: Callable[[], object]
+    over: Callable[[], bool] | None
+
+
+Choose: TypeAlias = Callable[[LaunchRequest], "BoundKernel | LaunchSequence | Lent"]
 
 
 # --- the launcher ----------------------------------------------------------------
@@ -93,7 +106,8 @@ class Launcher:
 
     Calls raise a subclass of ArgumentError before anything is launched, LaunchError where the kernel's
     entry fails, and whatever `choose` raises; making one raises Undetermined for a declaration
-    without tensors. `choose` is asked once for each Request, one request at a time. Safe to call
+    without tensors. `choose` is asked once for each Request, and again where what it lent is over or was
+    refused, one request at a time. Safe to call
     from many threads.
     """
 
@@ -128,12 +142,17 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A request's launches, and what its calls allocate."""
+    """A request's launches, what its calls allocate, and of whom its kernels are lent."""
 
     request: LaunchRequest
     runner: Runner
     results: tuple[TorchAllocation, ...]
     workspace: TorchAllocation | None
+    lent: Lent | None
+
+    @property
+    def stands(self) -> bool:
+        return self.lent is None or self.lent.over is None or not self.lent.over()
 
 
 class _Core:
@@ -149,7 +168,7 @@ class _Core:
         self._labels = [p.name for p in self._tensor_slots] + _result_labels(spec)
         self._result_type = _result_type(spec)
         self._allocate, self._allocation = allocator(spec.device)
-        self._runners: dict[LaunchRequest, Runner] = {}
+        self._by_request: dict[LaunchRequest, _Prepared] = {}
         self._prepared: dict[tuple[object, ...], _Prepared] = {}
         self._lock = threading.Lock()
 
@@ -203,13 +222,14 @@ class _Core:
         prepared = self._prepared.get(key)
         request = self._validate(tensors, outs) if prepared is None else prepared.request
         self._check_state(tensors, outs)
-        if prepared is None:
-            prepared = self._prepare(request)
-            if None not in key:
-                self._prepared[key] = prepared
         if self.spec.offsets:
             check_offsets(self.spec, tensors, request.extents)
-        results = self._launch(prepared, tensors, scalars, outs)
+        if prepared is None or not prepared.stands:
+            prepared = self._prepare(request)
+        while (results := self._launched(prepared, tensors, scalars, outs)) is None:
+            prepared = self._prepare(request)
+        if None not in key:
+            self._prepared[key] = prepared
         if isinstance(self.native, Native) and launcher is not None:
             self._teach(self.native, launcher, prepared, args, outs)
         if len(results) == 1:
@@ -292,26 +312,50 @@ class _Core:
 
     def _prepare(self, request: LaunchRequest) -> _Prepared:
         with self._lock:
-            runner = self._runners.get(request)
-            if runner is None:
+            prepared = self._by_request.get(request)
+            if prepared is None or not prepared.stands:
                 with current(request.device):
                     chosen = self._choose(request)
-                sequence = (
-                    single_launch(self.spec, request.extents, chosen)
-                    if isinstance(chosen, BoundKernel)
-                    else chosen
-                )
-                runner = self._runners[request] = Runner(self.spec.name, sequence, request.device)
-        size = runner.series.workspace
+                prepared = self._by_request[request] = self._as_prepared(request, chosen)
+            return prepared
+
+    def _as_prepared(self, request: LaunchRequest, chosen: BoundKernel | LaunchSequence | Lent) -> _Prepared:
+        launches = chosen.launches if isinstance(chosen, Lent) else chosen
+        sequence = (
+            single_launch(self.spec, request.extents, launches)
+            if isinstance(launches, BoundKernel)
+            else launches
+        )
+        size = sequence.workspace
         return _Prepared(
             request,
-            runner,
+            Runner(self.spec.name, sequence, request.device),
             tuple(
                 self._allocation(shape_of(self.spec, r, request.extents), dtype_of(r.elem), request.device)
                 for r in self.spec.results
             ),
             self._allocation((size,), torch.uint8, request.device) if size else None,
+            chosen if isinstance(chosen, Lent) else None,
         )
+
+    def _launched(
+        self,
+        p: _Prepared,
+        tensors: Sequence[torch.Tensor],
+        scalars: Sequence[float],
+        outs: Sequence[torch.Tensor],
+    ) -> tuple[torch.Tensor, ...] | None:
+        """Returns the results, None where a kernel that was lent refuses the request."""
+        try:
+            return self._launch(p, tensors, scalars, outs)
+        except LaunchError as problem:
+            if p.lent is None or problem.code != BAD_ARGUMENTS:
+                raise
+            p.lent.refused()
+            with self._lock:
+                if self._by_request.get(p.request) is p:
+                    del self._by_request[p.request]
+            return None
 
     def _launch(
         self,
@@ -355,6 +399,7 @@ class _Core:
             -1 if series.start is None else series.start,
             tuple(x for join in series.joins for x in join),
             functools.partial(_branches, device, series.streams, series.events),
+            0 if p.lent is None or p.lent.over is None else ASKED_EVERY,
         )
         library.remember(launcher, args, out, plan)
 

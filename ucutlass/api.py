@@ -15,7 +15,7 @@ from ucutlass.frontend import Checked, program, read, read_text
 from ucutlass.ir.hardware import ARCHES, Device, arch_for, device_named
 from ucutlass.pipeline.planning import Draw, as_written
 from ucutlass.pipeline.sized import sized_pipeline
-from ucutlass.shapes import ShapeError, holds
+from ucutlass.shapes import ShapeError, free_dims, holds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ucutlass.runtime.launch import BoundKernel, Choose, LaunchRequest
     from ucutlass.runtime.launch_sequence import LaunchSequence
     from ucutlass.runtime.launch_spec import LaunchSpec, Requirement
+    from ucutlass.runtime.lending import Lends
     from ucutlass.runtime.stage_times import StageTime
     from ucutlass.runtime.verify import JudgedLaunch, StagedLaunch
     from ucutlass.tune.origin import Origin
@@ -171,7 +172,7 @@ class LoadedProgram:
 class LoadedKernel(LoadedProgram):
     """One kernel. `origins` says where the schedule of each shape that was called comes from; shapes
     choose the guarded schedule. Calls with aligned tensors of the extents for which a kernel is `ready` take
-    that one; it is planned and built."""
+    that one; it is planned and built. `lends` says to which other extents kernels are lent."""
 
     program: ir.Kernel
     origins: Mapping[LaunchRequest, Origin]
@@ -184,6 +185,7 @@ class LoadedKernel(LoadedProgram):
         tuned: bool = False,
         check_offsets: bool = False,
         ready: Built | None = None,
+        lends: Lends = "no",
     ) -> LoadedKernel:
         from ucutlass.runtime.launch_spec import Requirement
 
@@ -192,7 +194,9 @@ class LoadedKernel(LoadedProgram):
             for c in program.requires
         ]
         origins: dict[LaunchRequest, Origin] = {}
-        choose = partial(_choose, checked, program, arch, tuned, origins, ready)
+        built: dict[LaunchRequest, Built] = {}
+        own = partial(_choose, checked, program, arch, tuned, origins, built, ready)
+        choose = _lending(own, partial(_lent_kernel, program, tuned, built), program, lends)
         self = cls._of(checked, program, requires, choose, check_offsets)
         self.origins = MappingProxyType(origins)
         return self
@@ -221,15 +225,17 @@ class LoadedPipeline(LoadedProgram):
         tuned: bool = False,
         check_offsets: bool = False,
         ready: BuiltPipeline | None = None,
+        lends: Lends = "no",
     ) -> LoadedPipeline:
         from ucutlass.runtime.launch_spec import Requirement
 
         built: dict[LaunchRequest, BuiltPipeline] = {}
+        own = partial(_choose_all, checked, program, arch, tuned, built, ready)
         self = cls._of(
             checked,
             program,
             [Requirement("extents that fit every stage", partial(_fits, program))],
-            partial(_choose_all, checked, program, arch, tuned, built, ready),
+            _lending(own, partial(_lent_pipeline, program, tuned, built), program, lends),
             check_offsets,
         )
         self.built = MappingProxyType(built)
@@ -270,6 +276,62 @@ def _fits(program: ir.Pipeline, sizes: Mapping[str, int]) -> bool:
     return True
 
 
+def _lending(
+    own: Callable[[LaunchRequest], BoundKernel | LaunchSequence],
+    lent: Callable[[LaunchRequest, LaunchRequest], BoundKernel | LaunchSequence | None],
+    program: ir.Program,
+    lends: Lends,
+) -> Choose:
+    from ucutlass.runtime.lending import Lender, Lending
+
+    if lends == "no":
+        return own
+    free = [list(program.dims).index(dim) for dim in free_dims(program)]
+    return Lending(Lender(own, lent, free), lends).choose
+
+
+def _lent_kernel(
+    program: ir.Kernel,
+    tuned: bool,
+    kernels: Mapping[LaunchRequest, Built],
+    plan: LaunchRequest,
+    request: LaunchRequest,
+) -> BoundKernel | None:
+    """Returns a plan's kernel at the extents of another request. None where a schedule is recorded for these, and
+    where the kernel's source was written by hand. Raises as `bind` does."""
+    from ucutlass.backend import bind, resized
+    from ucutlass.tune.lookup import recorded
+
+    built = kernels.get(plan)
+    if built is None or (tuned and recorded(program, request.extents, built.planned.plan.arch)):
+        return None
+    return bind(resized(built, request.extents), program.name)
+
+
+def _lent_pipeline(
+    program: ir.Pipeline,
+    tuned: bool,
+    pipelines: dict[LaunchRequest, BuiltPipeline],
+    plan: LaunchRequest,
+    request: LaunchRequest,
+) -> LaunchSequence | None:
+    """Returns a plan's launches as `_lent_kernel` does."""
+    from ucutlass.assembly import bind_pipeline, resized_pipeline
+    from ucutlass.tune.lookup import recorded
+
+    pipeline = resized_pipeline(pipelines[plan], program, request.extents)
+    kernels = zip(pipeline.plan.sized.steps, pipeline.built, strict=True)
+    if tuned and any(
+        recorded(step.kernel, step.sizes, built.planned.plan.arch)
+        for step, built in kernels
+        if step.kernel is not None and built is not None
+    ):
+        return None
+    sequence = bind_pipeline(pipeline)
+    pipelines[request] = pipeline
+    return sequence
+
+
 def _choose_all(
     checked: Checked,
     program: ir.Pipeline,
@@ -307,6 +369,7 @@ def _choose(
     arch_name: str | None,
     tuned: bool,
     origins: dict[LaunchRequest, Origin],
+    kernels: dict[LaunchRequest, Built],
     ready: Built | None,
     request: LaunchRequest,
 ) -> BoundKernel:
@@ -317,6 +380,7 @@ def _choose(
 
     if ready is not None and ready.planned.sizes == request.extents and all(request.aligned):
         origins[request] = written(program, request.extents, ready.planned.plan.arch)
+        kernels[request] = ready
         return bind(ready, program.name)
     gpu = torch.cuda.get_device_properties(request.device)
     arch = checked_arch(arch_name, gpu.name, (gpu.major, gpu.minor))
@@ -333,7 +397,7 @@ def _choose(
             return bound
         program, origin = recall(checked, program, request.extents, arch, gpu.name, device, beyond=True)
     built = build_kernel(checked, program, request.extents, arch, device=device, aligned=request.aligned)
-    origins[request] = origin
+    origins[request], kernels[request] = origin, built
     return bind(built, program.name)
 
 

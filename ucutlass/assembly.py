@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ucutlass import ir
-from ucutlass.backend import Built, bind, build_kernel, build_sources, named_source, source_line, source_of
+from ucutlass.backend import (
+    Built,
+    bind,
+    build_kernel,
+    build_sources,
+    named_source,
+    resized,
+    source_line,
+    source_of,
+)
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import NotServed
 from ucutlass.emit.text import Source
@@ -17,8 +26,9 @@ from ucutlass.header import Signature, signature_of
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show
 from ucutlass.kernels.planned import Plan, Planned
-from ucutlass.pipeline.planning import Draw, PipelinePlan, as_written, plan_pipeline
-from ucutlass.pipeline.sized import SizedPipeline, Step
+from ucutlass.pipeline.orders import permuted
+from ucutlass.pipeline.planning import Draw, PipelinePlan, StagePlan, as_written, plan_pipeline
+from ucutlass.pipeline.sized import SizedPipeline, Step, sized_pipeline, with_kernels
 from ucutlass.pipeline.streams import MOST_STREAMS, StreamAssignment
 from ucutlass.pipeline.workspace import pointers
 from ucutlass.runtime.build import Artifact
@@ -123,6 +133,23 @@ def build_pipeline(
     if failed is not None:
         raise failed
     return BuiltPipeline(plan, tuple(m if isinstance(m, Built) else None for m in results))
+
+
+def resized_pipeline(built: BuiltPipeline, pipeline: ir.Pipeline, sizes: Sequence[int]) -> BuiltPipeline:
+    """Returns the same kernels for other extents of the pipeline, in the order of its `dims`, which they may refuse
+    as they are bound or launched. Raises ShapeError as `sized_pipeline` does."""
+    plan = built.plan
+    sized = sized_pipeline(permuted(pipeline, plan.orders), sizes)
+    sized = with_kernels(sized, [kernel is not None for kernel in built.built])
+    kernels = [
+        None if kernel is None else resized(kernel, step.sizes)
+        for kernel, step in zip(built.built, sized.steps, strict=True)
+    ]
+    stages = tuple(
+        StagePlan(step, None if kernel is None else kernel.chosen)
+        for step, kernel in zip(sized.steps, kernels, strict=True)
+    )
+    return BuiltPipeline(replace(plan, sized=sized, stages=stages), tuple(kernels))
 
 
 @dataclass(frozen=True, slots=True)

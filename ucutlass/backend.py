@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from threading import Event
 from types import MappingProxyType
@@ -228,6 +228,12 @@ class Built:
     @property
     def planned(self) -> Planned:
         return self.chosen.planned
+
+
+def resized(built: Built, sizes: Sequence[int]) -> Built:
+    """Returns the same kernel for other extents, which it may refuse as it is bound or launched; its estimate is of
+    those that it was planned for."""
+    return replace(built, chosen=replace(built.chosen, planned=replace(built.planned, sizes=tuple(sizes))))
 
 
 def adopted_recipe(source: Source, limit_seconds: float = BUILD_SECONDS) -> Recipe:

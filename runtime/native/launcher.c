@@ -51,7 +51,7 @@ typedef struct Branches {
 } Branches;
 
 // How an accepted signature is launched. Immutable once published in a bucket, but for `branches`,
-// which grow with the GIL held.
+// which grow with the GIL held, and `calls`.
 typedef struct Plan {
   struct Plan* next;
   uint64_t hash;
@@ -66,6 +66,7 @@ typedef struct Plan {
   PyObject* device;     // (index,) for `exchange_device`
   PyObject* keep;       // owner of the entries
   PyObject* make_branches;  // from the caller's stream to what `add_branches` reads
+  int64_t calls, asks;      // one of so many calls goes to Python, which may have another plan by then, or 0
 } Plan;
 
 typedef struct ScalarKind {
@@ -504,7 +505,8 @@ static PyObject* call_launcher(PyObject* capsule, PyObject* const* args, Py_ssiz
   Call call;
   if (!read_call(self, &call, args, count, out)) return go_slow(self, capsule, args, count, names);
   Plan* plan = find(self, &call);
-  if (!plan) return go_slow(self, capsule, args, count, names);
+  if (!plan || (plan->asks && ++plan->calls % plan->asks == 0))
+    return go_slow(self, capsule, args, count, names);
   return run_on_device(self, plan, &call, out);
 }
 
@@ -646,7 +648,8 @@ static int is_complete(Plan const* plan) {
 }
 
 // Remembers the signature of an accepted call with `plan`: (steps, results, workspace or None,
-// (device index,), owner of the entries, stream count, start, joins, maker of branches). Returns whether
+// (device index,), owner of the entries, stream count, start, joins, maker of branches, calls after which
+// Python is asked again or 0). Such a plan is found no more once one for good is remembered. Returns whether
 // it did: a call that only Python can take (a tensor subclass, say) is left to Python.
 int ucutlass_launcher_remember(PyObject* capsule, PyObject* args, PyObject* out, PyObject* description) {
   Launcher* self = (Launcher*)PyCapsule_GetPointer(capsule, CAPSULE);
@@ -659,7 +662,9 @@ int ucutlass_launcher_remember(PyObject* capsule, PyObject* args, PyObject* out,
     PyErr_Clear();
     return 0;
   }
-  if (find(self, &call)) return 1;
+  int64_t const asks = integer(description, 9);
+  Plan const* known = find(self, &call);
+  if (known && (!known->asks || asks)) return 1;
   Plan* plan = (Plan*)calloc(1, sizeof(Plan));
   if (!plan) return 0;
   int const read = read_steps(plan, PyTuple_GetItem(description, 0));
@@ -672,6 +677,7 @@ int ucutlass_launcher_remember(PyObject* capsule, PyObject* args, PyObject* out,
   plan->joins = integers(PyTuple_GetItem(description, 7));
   plan->join_count = (int)PyTuple_Size(PyTuple_GetItem(description, 7));
   plan->make_branches = take(description, 8);
+  plan->asks = asks;
   plan->words = call.words;
   plan->hash = hash_words(call.signature, call.words);
   plan->signature = (uint64_t*)malloc(call.words * sizeof(uint64_t));

@@ -95,7 +95,7 @@ def test_a_loaded_kernel_takes_what_is_ready_for_its_extents_alone(
     monkeypatch.setattr(backend, "bind", lambda built, name: built)
     device = SimpleNamespace(name="NVIDIA H200", major=9, minor=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
-    choose = partial(api._choose, checked, kernel, "sm90a", False, {}, ready)
+    choose = partial(api._choose, checked, kernel, "sm90a", False, {}, {}, ready)
     assert choose(request(SIZES)) is ready
     other: Any = choose(request((512, 128, 512)))
     assert other is not ready and other.planned.sizes == (512, 128, 512)

@@ -82,18 +82,18 @@ def test_a_recorded_schedule_is_taken_unless_the_option_says_otherwise(
 
 
 def test_later_shapes_ask_the_database_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    values: list[bool] = []
+    values: list[tuple[bool, str]] = []
 
-    def kernel(text: Any, program: Any, arch: Any, tuned: bool, ready: Any = None) -> str:
-        values.append(tuned)
+    def kernel(text: Any, program: Any, arch: Any, tuned: bool, ready: Any = None, lends: str = "no") -> str:
+        values.append((tuned, lends))
         return "loaded"
 
     monkeypatch.setattr(builds, "LoadedKernel", kernel)
     monkeypatch.setattr(builds, "start_programs", lambda programs, arch, device: tuple)
     job = Job(Region(KERNEL, "linear", (), ()), None, torch.device("cuda:0"))
-    for options in ({}, {"tuned": False}):
+    for options in ({}, {"tuned": False}, {"cuda_graphs": True}):
         launched([job], options_of(options))()
-    assert values == [True, False]
+    assert values == [(True, "all"), (False, "all"), (True, "near")]
 
 
 def test_a_choice_is_measured_anew_once_something_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ from ucutlass.pipeline.planning import as_written
 from ucutlass.runtime.arguments import ArgumentError, bind
 from ucutlass.runtime.errors import ArchUnknown, BuildCancelled, BuildError, BuildTimedOut, MachineError
 from ucutlass.runtime.launch_spec import TensorSlot, spec_of
+from ucutlass.runtime.lending import Lends
 from ucutlass.shapes import ShapeError
 from ucutlass.tune.lookup import draw_recorded
 
@@ -208,13 +209,15 @@ def _executor(
     if isinstance(built, Exception):
         return built
     program = frontend.program(text, name)
+    # A graph that is captured keeps its kernels, so that its call waits for those of its own.
+    lends: Lends = "near" if options.cuda_graphs else "all"
     loaded: LoadedProgram
     if isinstance(program, Pipeline):
         assert built is None or isinstance(built, BuiltPipeline)
-        loaded = LoadedPipeline(text, program, None, options.tuned, ready=built)
+        loaded = LoadedPipeline(text, program, None, options.tuned, ready=built, lends=lends)
     else:
         assert built is None or isinstance(built, Built)
-        loaded = LoadedKernel(text, program, None, options.tuned, ready=built)
+        loaded = LoadedKernel(text, program, None, options.tuned, ready=built, lends=lends)
     return checked(loaded) if options.check else loaded
 
 
