@@ -515,6 +515,13 @@ def test_tiles_of_f32_split_in_registers_are_no_wider_than_few_rows() -> None:
     assert (chosen.swap, chosen.tile, chosen.math) == ("yes", (128, 112, 32), "tf32x3_rs")
 
 
+def test_operands_through_registers_of_one_warp_group_are_priced_higher() -> None:
+    """An H100 took 18.3 us by pingpong's 128x64 tiles, and 15.6 so."""
+    problem, sizes = gemm(216, 3124, 1504, compute_type="tf32", order="KN")
+    chosen = planned(plan(problem, sizes, SM90, DEVICES["H100-SXM"])).request
+    assert (chosen.warps, chosen.tile) == ("cooperative", (128, 64, 32))
+
+
 def test_columns_that_are_read_by_element_are_no_matrix_vector_kernels() -> None:
     """An H100 took 22.8 us by the matrix-vector kernel, and 7.2 so."""
     problem, sizes = gemm(8, 1832, 1672, compute_type="f16", order="MN")

@@ -104,6 +104,8 @@ class Constants(HashedOnce):
     """How much longer a step takes with more than 160 accumulators. Estimate."""
     register_operand: float = 1.15
     """The same with tf32 operands that pass through registers: of 2048 x 4096 x 8192 an H100 took 374 us, and 324 without."""
+    register_operand_alone: float = 1.35
+    """The same where one warp group at a time multiplies, as five products took on an H100."""
     crowded: float = 1.5
     """How much longer the epilogue of such operands takes where one warp group has a tile of 128 x 128 elements and K is
     short (_CROWDED, _FEW_STEPS). One layer stands behind it: of 672 channels of 8 x 112 x 112 positions an H100 took 152 to
@@ -391,7 +393,7 @@ def _sm90_step(
     if accumulators_per_thread(c) > 160 and s.math != "f16x3":
         mma *= k.wide_accumulators
     if c.problem.compute_type.name == "tf32" and not _k_major(c):
-        mma *= k.register_operand
+        mma *= k.register_operand_alone if s.warps == "pingpong" else k.register_operand
     if s.math == "f16x3":
         mma *= k.step_f16 if s.stages > 2 else k.step_f16_unhidden
     if s.math in REGISTER_MATHS:
