@@ -105,6 +105,30 @@ def test_moved_elements_and_complex_arguments() -> None:
     assert all(len(graph.texts) == 1 for graph in report.graphs)
 
 
+class Transposed(nn.Module):
+    """A product of transposed tensors whose memory order a view and the reader of the result rely on."""
+
+    def forward(self, x: torch.Tensor, turns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        z = as_complex(x).transpose(1, 2) * turns
+        return as_real(z.transpose(1, 2).view(*x.shape[:2], -1)), torch.view_as_real(z) * 2
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_parts_lie_as_the_complex_tensor_does(dynamic: bool) -> None:
+    torch.manual_seed(0)
+    module, inputs = Transposed(), (torch.randn(2, 5, 3, 8), turns(5, 4))
+    expected, imported = module(*inputs), from_torch(module, *inputs).reference(*inputs)
+    fast, report = compiled(module)
+    for tensor, axis in zip(inputs, (1, 0), strict=True) if dynamic else ():
+        torch._dynamo.mark_dynamic(tensor, axis)
+    with torch.no_grad():
+        results = imported, fast(*inputs)
+    for result in results:
+        torch.testing.assert_close(result, expected)
+    assert [r.stride() for r in results[1]] == [e.stride() for e in expected]
+    assert len(report.graphs[0].texts) == 1
+
+
 @pytest.mark.parametrize(
     "function",
     [

@@ -17,6 +17,8 @@ from torch import Tensor, fx
 
 _ATEN = torch.ops.aten
 
+_VIEWS = (_ATEN.view.default, _ATEN._unsafe_view.default)
+
 Rewrite: TypeAlias = Callable[["RealGraph", fx.Node], fx.Node]
 """Adds what gives the parts of a complex node, or the value of one that reads complex values; returns it."""
 
@@ -124,15 +126,31 @@ class RealGraph:
         return node
 
     def joined(self, origin: fx.Node, real: fx.Node, imaginary: fx.Node) -> fx.Node:
-        """Adds what has these parts."""
-        both = [self.add(origin, _ATEN.unsqueeze.default, part, -1) for part in (real, imaginary)]
-        return self.add(origin, _ATEN.cat.default, both, -1)
+        """Adds what has these parts, in the memory order of the complex node `origin`."""
+        order = _memory_order(origin.meta["val"])
+        both = [self.add(origin, _ATEN.permute.default, part, order) for part in (real, imaginary)]
+        whole = self.add(
+            origin,
+            _ATEN.cat.default,
+            [self.add(origin, _ATEN.unsqueeze.default, part, -1) for part in both],
+            -1,
+        )
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return self.add(origin, _ATEN.permute.default, whole, [*back, len(order)])
 
     def split(self, origin: fx.Node, node: fx.Node) -> tuple[fx.Node, fx.Node]:
         """Adds both parts of a complex node."""
         whole = self.of(node)
         real, imaginary = (self.add(origin, _ATEN.select.int, whole, -1, part) for part in (0, 1))
         return real, imaginary
+
+
+def _memory_order(value: Tensor) -> list[int]:
+    """Returns the axes by falling stride, as they are for the extents with which the graph was traced."""
+    strides = [stride.node.hint if isinstance(stride, torch.SymInt) else stride for stride in value.stride()]
+    if any(stride is None for stride in strides):
+        return list(range(len(strides)))
+    return sorted(range(len(strides)), key=lambda axis: -strides[axis])
 
 
 def _rank(node: fx.Node) -> int:
@@ -143,8 +161,8 @@ def _rank(node: fx.Node) -> int:
 def _moved(real: RealGraph, node: fx.Node, *, more: int = 0) -> fx.Node:
     """An operator that moves elements: its axes count from the front, and its shape has the axis of parts too; `more`
     axes may be counted than the tensor has."""
-    operator: Any = node.target
-    names = [argument.name for argument in operator._schema.arguments]
+    traced: Any = node.target
+    names = [argument.name for argument in traced._schema.arguments]
     named = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
     named.pop("memory_format", None)  # of a tensor of fewer axes
     first, *_ = node.all_input_nodes
@@ -164,7 +182,9 @@ def _moved(real: RealGraph, node: fx.Node, *, more: int = 0) -> fx.Node:
             named[name] = [*named[name], 2]
     values = dict(fx.map_arg(named, lambda source: real.of(source) if real.is_complex(source) else source))
     positional = [values.pop(name) for name in names[: len(node.args)]]
-    return real.add(node, node.target, *positional, **values)
+    # Parts need not lie as the complex tensor does, of which the traced operator is a view.
+    operator = _ATEN.reshape.default if node.target in _VIEWS else node.target
+    return real.add(node, operator, *positional, **values)
 
 
 def _both(real: RealGraph, node: fx.Node) -> fx.Node:
