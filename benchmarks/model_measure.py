@@ -7,6 +7,7 @@ float64; results are right within a small multiple of eager's own error in the e
 from __future__ import annotations
 
 import copy
+import math
 import time
 import warnings
 from collections import Counter
@@ -42,6 +43,9 @@ FLOORS = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-17}
 SETS = 4
 """Inputs that rotate. Weights stay, as they do where a model is served."""
 
+TIMING_SECONDS = 30.0
+"""What a row takes once all is compiled."""
+
 OWN_KERNEL = "ucc_"
 """What the name of each kernel of ours holds (`ucutlass.emit.text.finish`)."""
 
@@ -63,13 +67,15 @@ def measured(
     build_seconds: float,
     compile_seconds: float,
     choose: str = "time",
+    deadline: float | None = None,
 ) -> Row:
     """Returns a row's results: `status` right or wrong; `us` of a launch by candidate in CUDA graphs and
     `call_us` as a user calls it; `seconds` of each first call; the share of the device's time in our kernels,
     and what went to the fallback. Each step's facts are added to the lines of the file `note` as soon as they
     are known. `exact` False leaves the oracle in f32, `compile` False leaves TorchInductor out, `kernels`
     adds what each launches where ours takes longer than TorchInductor; `choose` is the backend's option, "time" or
-    "always"; `waited` are the seconds until others gave the GPU."""
+    "always"; `waited` are the seconds until others gave the GPU. At the `deadline`, a time of the monotonic clock, the run
+    ends: TorchInductor gets no time that the rest of the row needs."""
     row: Row = {}
 
     def tell(**facts: Any) -> None:
@@ -110,9 +116,9 @@ def measured(
             ("max-autotune",) if compile and max_autotune else ()
         ):
             tell(stage=column)
-            if (
-                call := inductor_of(column, model, inputs, gpu, device, compile_seconds, tell, row)
-            ) is not None:
+            left = math.inf if deadline is None else deadline - time.monotonic() - TIMING_SECONDS
+            limit = min(compile_seconds, left)
+            if (call := inductor_of(column, model, inputs, gpu, device, limit, tell, row)) is not None:
                 calls[column] = call
         tell(stage="time")
         with gpu.holding():
@@ -310,6 +316,9 @@ def inductor_of(
 ) -> Callable[..., Any] | None:
     """Returns the model as TorchInductor compiles it, after its first call; None where it fails, which the row
     says, or takes longer than the limit. Autotuning measures, so it has the GPU to itself."""
+    if limit <= 0:
+        tell(uncompiled=f"{column}: no time was left")
+        return None
     backend = (lambda graph, inputs: graph.forward) if device == "cpu" else None
     if column == "max-autotune" and device != "cpu":
         call = torch.compile(model, mode="max-autotune-no-cudagraphs", dynamic=False)

@@ -121,6 +121,7 @@ def attempt(job: GpuJob, device: int, settings: RunSettings, compile: bool) -> R
             "hold_seconds": HOLD_SECONDS if not settings.max_autotune else COMPILE_SECONDS,
             "build_seconds": BUILD_SECONDS,
             "compile_seconds": COMPILE_SECONDS,
+            "deadline": settings.deadline,
         },
         _note(job, settings),
         limit_seconds=ROW_SECONDS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_measure, "CASES", {"small": case})
 
 
-def row_of(tmp_path: Path, dtype: str = "f32") -> dict[str, Any]:
+def row_of(tmp_path: Path, dtype: str = "f32", deadline: float | None = None) -> dict[str, Any]:
     return measured(
         "small",
         dtype,
@@ -53,7 +54,16 @@ def row_of(tmp_path: Path, dtype: str = "f32") -> dict[str, Any]:
         hold_seconds=1000.0,
         build_seconds=1000.0,
         compile_seconds=1000.0,
+        deadline=deadline,
     )
+
+
+def test_a_row_ends_without_torchinductor_where_the_run_leaves_it_no_time(
+    small: None, tmp_path: Path
+) -> None:
+    row = row_of(tmp_path, deadline=time.monotonic())
+    assert (row["status"], row["stage"]) == ("right", "end") and "no time" in row["uncompiled"]
+    assert set(row["us"]) == {"ucutlass", "eager"}
 
 
 def test_a_model_is_measured(small: None, tmp_path: Path) -> None:
