@@ -38,6 +38,16 @@ def bind_context(device: int) -> None:
         call(driver, "cuCtxSetCurrent", context)
 
 
+_CAPTURE_THREAD_LOCAL = 1
+"""CU_STREAM_CAPTURE_MODE_THREAD_LOCAL of cuda.h."""
+
+
+def ignore_captures() -> None:
+    """Lets this thread load kernels while others capture CUDA graphs: by default a capture forbids it to all threads, and
+    fails where one does. Raises OSError without a driver, and DriverRefused."""
+    call(library(), "cuThreadExchangeStreamCaptureMode", ctypes.byref(ctypes.c_int(_CAPTURE_THREAD_LOCAL)))
+
+
 _BLOCKING_SYNC = 4
 """CU_CTX_SCHED_BLOCKING_SYNC of cuda.h."""
 

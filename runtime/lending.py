@@ -16,10 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from ucutlass.runtime.cuda_driver import ignore_captures
 from ucutlass.runtime.entry_codes import BAD_ARGUMENTS, LaunchError
 from ucutlass.runtime.launch import BoundKernel, LaunchRequest, Lent
 from ucutlass.runtime.launch_sequence import LaunchSequence
-from ucutlass.runtime.torch_device import current
+from ucutlass.runtime.torch_device import capturing, current
 
 _LOG = logging.getLogger("ucutlass.lending")
 
@@ -85,17 +86,19 @@ class Lending:
 
     def _made(self, request: LaunchRequest) -> Callable[[], bool]:
         """Starts to build a request's own kernels, unless others are being built. Returns what says that this has
-        ended."""
+        ended, which no call learns while it is captured: kernels that it did not launch before would be loaded."""
         if not self._maker.is_alive():
             self._maker = threading.Thread(
                 target=self._make, args=(request,), name="ucutlass-lending", daemon=True
             )
             self._maker.start()
         maker = self._maker
-        return lambda: not maker.is_alive()
+        return lambda: not maker.is_alive() and not capturing(request.device)
 
     def _make(self, request: LaunchRequest) -> None:
         try:
+            if request.device.type == "cuda":
+                ignore_captures()
             with current(request.device):
                 self._plans[request] = self._lender.own(request)
         except Exception as problem:  # the call is served as it is

@@ -23,6 +23,11 @@ def current(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
+def capturing(device: torch.device) -> bool:
+    """Returns whether the current stream of the current device is captured into a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 def exchange_device(device: str) -> Callable[[int], int] | None:
     """Sets the current device and returns the one before; None where there is no choice."""
     if device != "cuda" or torch.cuda.device_count() <= 1:

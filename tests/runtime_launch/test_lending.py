@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from ucutlass.runtime import launch
+from ucutlass.runtime import cuda_driver, launch, lending
 from ucutlass.runtime.entry_codes import BAD_ARGUMENTS, LaunchError
 from ucutlass.runtime.launch import BoundKernel, Launcher, LaunchRequest
 from ucutlass.runtime.lending import Lender, Lending, Lends
@@ -96,6 +97,22 @@ def test_far_calls_take_the_nearest_until_their_own_are_built(
     assert k.built == [16, 100] and k.lent[-1] == (100, 60)
 
 
+def test_a_captured_call_keeps_its_kernels(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "ASKED_EVERY", 1)
+    k = made()
+    k.right(16)
+    k.right(100)
+    k.wait()
+    monkeypatch.setattr(lending, "capturing", lambda device: True)
+    k.right(100)
+    assert {*k.lent} == {(16, 100)}
+    asked = len(k.lent)
+    monkeypatch.setattr(lending, "capturing", lambda device: False)
+    k.right(100)
+    k.right(60)
+    assert k.lent[asked:] == [(100, 60)]
+
+
 def test_one_build_runs_beside_calls_at_a_time(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "ASKED_EVERY", 1)
     k = made()
@@ -159,3 +176,16 @@ def test_unaligned_tensors_take_no_plan_for_aligned_ones(made: Make) -> None:
     x = torch.randn(12 * 7 + 1)[1:].view(12, 7)
     torch.testing.assert_close(k.call(x, 2.0, b), 2.0 * x + b)
     assert k.built == [16, 12]
+
+
+def test_a_thread_that_loads_kernels_leaves_captures_of_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[int] = []
+
+    class Driver:
+        def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
+            modes.append(mode._obj.value)
+            return 0
+
+    monkeypatch.setattr(cuda_driver, "library", Driver)
+    cuda_driver.ignore_captures()
+    assert modes == [1]
