@@ -221,6 +221,30 @@ class IndexText:
         side = self._side(mode)
         return f"(({product(self.problem.modes[mode])} + {side - 1}) / {side})"
 
+    def _across_modes(self) -> list[str]:
+        """The number of a vector's first element among all, and the coordinates of each element, which carry from one to the
+        next: a division each would take most of a kernel's time. Beyond the last they are those of some element."""
+        modes, fields = range(len(self.problem.rows)), self.writer.fields
+        lengths = [f"int32_t({fields.mode(m, self.problem.modes[m])})" for m in modes]
+        lines = ["int32_t const first = ok ? int32_t(row) * kVector : 0;", "int32_t rest = first;"]
+        for mode in reversed(modes[1:]):
+            units = product(self.problem.modes[mode])
+            field = fields.add(f"div{mode}", "Divisor", f"Divisor(int({units}))")
+            lines += [f"int32_t q{mode};", f"{field}(rest, q{mode}, rest);"]
+        lines += ["int32_t q0 = rest;", f"int32_t {', '.join(f'e{m}[kVector]' for m in modes)};"]
+        lines += ["#pragma unroll", "for (int v = 0; v < kVector; ++v) {"]
+        lines += [f"e{m}[v] = q{m};" for m in modes[1:]]
+        lines.append(f"e0[v] = min(q0, {lengths[0]} - 1);")
+        carry = "1"
+        for mode in reversed(modes[1:]):
+            lines += [
+                f"q{mode} += {carry};",
+                f"bool const carry{mode} = {f'{carry} && ' if carry != '1' else ''}q{mode} == {lengths[mode]};",
+                f"q{mode} = carry{mode} ? 0 : q{mode};",
+            ]
+            carry = f"carry{mode}"
+        return [*lines, f"q0 += {carry};", "}"]
+
     def _coordinates(self, index: str, first: int, count: int, valid: str) -> list[str]:
         """q<mode> of modes first.. of a flat index, the last mode innermost; 0 where it is not valid."""
         problem, fields = self.problem, self.writer.fields
@@ -262,7 +286,7 @@ class IndexText:
                 "bool const ok = row < p.rows;",
             ]
             if self.plan.flat:
-                return [*lines, "int64_t const first = ok ? row * kVector : 0;"]
+                return [*lines, *self._across_modes()]
             return lines + self._coordinates("row", 0, len(problem.rows), "ok")
         thread = "threadIdx.x" if problem.across else "threadIdx.y"
         if self.ends:

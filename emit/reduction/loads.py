@@ -19,7 +19,6 @@ from ucutlass.emit.reduction.writer import (
     touched,
     window_accumulator,
 )
-from ucutlass.emit.text import product
 from ucutlass.ir.extents import Fixed
 from ucutlass.kernels.reduction.plan import (
     AxisAccess,
@@ -126,6 +125,8 @@ class Loader:
                 "}",
             ]
         here = replace(names, vector=vector)
+        if plan.flat:
+            valid = "true"  # coordinates are those of elements everywhere
         if self.shifts:
             assert vector is not None
             length = self.writer.fields.mode(vector, self.problem.modes[vector])
@@ -167,25 +168,12 @@ class Loader:
         return self.plan.schedule.retain and touched(self.plan, (*source.axes, *source.guards)) == all_modes
 
     def element(self) -> list[str]:
-        """The coordinate of the vector's element at hand; of vectors across all modes, those along each, and beyond the last
-        element those of the last."""
-        problem, fields, vector = self.problem, self.writer.fields, self.problem.vector
-        if not self.plan.flat:
-            return [] if vector is None else [f"[[maybe_unused]] int64_t const c{vector} = q{vector} + v;"]
-        lines = ["int32_t rest = min(int32_t(first) + v, int32_t(p.elements) - 1);"]
-        for mode in reversed(range(len(problem.rows))):
-            name = f"{'c' if mode == vector else 'q'}{mode}"
-            if mode == 0:
-                lines.append(f"[[maybe_unused]] int32_t const {name} = rest;")
-                continue
-            field = fields.add(f"div{mode}", "Divisor", f"Divisor(int({product(problem.modes[mode])}))")
-            lines += [
-                f"int quotient{mode}, remainder{mode};",
-                f"{field}(quotient{mode}, remainder{mode}, rest);",
-                f"[[maybe_unused]] int32_t const {name} = remainder{mode};",
-                f"rest = quotient{mode};",
-            ]
-        return lines
+        """The coordinate of the vector's element at hand; of vectors across all modes, those along each."""
+        vector = self.problem.vector
+        if self.plan.flat:
+            names = {m: f"{'c' if m == vector else 'q'}{m}" for m in range(len(self.problem.rows))}
+            return [f"[[maybe_unused]] int32_t const {name} = e{m}[v];" for m, name in names.items()]
+        return [] if vector is None else [f"[[maybe_unused]] int64_t const c{vector} = q{vector} + v;"]
 
     def _ids(self, ids: Sequence[int], names: LocalNames) -> list[str]:
         """The gathered coordinates of the element at hand."""
