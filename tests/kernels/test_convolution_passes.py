@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from ucutlass.agent.compute_type_casts import in_compute_type
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import emit
 from ucutlass.ir.elements import TF32
+from ucutlass.kernels.convolution.cost_f32 import RUN_PRICES
 from ucutlass.kernels.convolution.plan import ConvolutionPlan, Im2colSchedule, RegisterTileSchedule
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.planned import Planned
@@ -491,6 +493,13 @@ def test_threads_that_compute_a_long_function_have_fewer_columns(function: str, 
     planned = plan(text, {"B": 64, "C": 64, "H": 128, "W": 128, "K": 128}, "sm90a").plan
     assert isinstance(planned, ConvolutionPlan) and isinstance(planned.schedule, Im2colSchedule)
     assert planned.schedule.tile[1] == columns and planned.schedule.halo == 0
+
+
+def test_shared_rows_have_a_price_for_tiles_that_were_not_measured() -> None:
+    price = RUN_PRICES["f16x3"]
+    assert price.clocks(64) == price.columns[64]
+    clocks = [price.clocks(columns) for columns in range(8, 257, 8)]
+    assert all(narrow < wide for narrow, wide in pairwise(clocks))
 
 
 def test_rows_beyond_what_a_run_holds_are_refused() -> None:

@@ -143,13 +143,19 @@ def im2col_seconds(
 
 @dataclass(frozen=True, slots=True)
 class RunPrice:
-    """Clocks of an SM where taps share rows: `columns` of 64 rows by 16 products of K in all f16 passes, by the tile's
-    columns; `step` of a tap beside that, `rows` of 64 rows of a tile. Fitted to an H100 with 38 layers, within a fifth
-    of most."""
+    """Clocks of an SM where taps share rows: `columns` of 64 rows by 16 products of K in all f16 passes, by the columns of
+    tiles that were measured; `step` of a tap beside that, `rows` of 64 rows of a tile. Fitted to an H100 with 38 layers,
+    within a fifth of most."""
 
     columns: Mapping[int, float]
     step: float = 88.0
     rows: float = 2860.0
+
+    def clocks(self, columns: int) -> float:
+        """Returns what 64 rows of a tile of so many columns take for 16 products of K, a share of the next wider tile's
+        where its own were not measured."""
+        wider = next((c for c in sorted(self.columns) if c >= columns), max(self.columns))
+        return self.columns[wider] * columns / wider
 
 
 RUN_PRICES: Mapping[Passes, RunPrice] = MappingProxyType(
@@ -183,7 +189,7 @@ def runs_seconds(
     *_, steps = extents_of(problem, how, schedule.part, schedule.part, sizes)
     tiles = tiles_of_runs(problem, schedule, sizes)
     price = RUN_PRICES[problem.passes]
-    step = schedule.part / 16 * tile_m / 64 * price.columns[tile_n] + price.step
+    step = schedule.part / 16 * tile_m / 64 * price.clocks(tile_n) + price.step
     spent = math.ceil(tiles / device.sms) * (steps * step + tile_m / 64 * price.rows) / device.clock
     stored, copies = _stored(problem, sizes, device), copies_seconds(problem, sizes, device)
     if problem.passes == "f16":
