@@ -178,3 +178,14 @@ def test_products_of_tf32_are_rounded() -> None:
 def test_what_has_no_tile_is_refused(text: str, schedule: str, sizes: dict[str, int], reason: str) -> None:
     with pytest.raises(ProgramError, match=reason):
         _planned(text, "f32", schedule, sizes)
+
+
+@pytest.mark.parametrize("images", [1, 5])
+def test_weights_that_a_window_shifts_have_no_tile(images: int) -> None:
+    """The left operand's name of the result that the right one has not is read through a window."""
+    text = """kernel k(x: f32[C, H, N], w: f32[R, C, K]) -> f32[K, P=17, N] {
+  return dot[R, C](tf32(w), tf32(x[H = P + 1 - R, N = N - 1]))
+}"""
+    chosen = plan(text, {"C": 1, "H": 17, "N": images, "R": 2, "K": 33}, "sm90a").plan
+    assert isinstance(chosen, ConvolutionPlan)
+    assert not isinstance(chosen.schedule, RegisterTileSchedule)

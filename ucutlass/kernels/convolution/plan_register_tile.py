@@ -98,8 +98,8 @@ def register_tile(problem: ConvolutionProblem) -> RegisterTile | str:
 
 def _beside(operand: OperandAccess, run: tuple[int, ...]) -> bool:
     """Whether an operand has these names beside each other in their order."""
-    places = [next(i for i, axis in enumerate(operand.axes) if axis.extent == d) for d in run]
-    return places == list(range(places[0], places[0] + len(run)))
+    names = tuple(axis.extent for axis in operand.axes)
+    return any(names[i : i + len(run)] == run for i in range(len(names)))
 
 
 def columns_of(problem: ConvolutionProblem, tile: RegisterTile, sizes: Sequence[int]) -> int:
