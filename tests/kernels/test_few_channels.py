@@ -74,6 +74,13 @@ def test_rows_of_32_bytes_are_gathered_by_tall_tiles() -> None:
     assert chosen.schedule.math == "tensor" and chosen.schedule.tile == (192, 64, 32)
 
 
+def test_a_window_of_eight_channels_is_one_row_of_f16() -> None:
+    """An H100 took 293 us of 488 by taps beside channels, of 128 x 8 to 128 channels at 112 x 112 in TF32."""
+    chosen = plan(_images("tf32", 7, 2, 3), {"N": 128, "C": 8, "K": 128}, "sm90a").plan
+    assert isinstance(chosen, ConvolutionPlan) and isinstance(chosen.schedule, Im2colSchedule)
+    assert chosen.schedule.math == "f16" and chosen.schedule.fold
+
+
 def test_what_a_schedule_fixes_stays() -> None:
     text, sizes = _images("f32", 3, 1, 1), {"N": 10, "C": 3, "K": 64}
     for schedule, of in (

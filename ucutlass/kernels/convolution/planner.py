@@ -79,9 +79,6 @@ SHARE_OF_16_BITS = FewChannelsPrice(1.7, 0.7, 0.85)
 """Of all other compute types: by TMA as an H100 took, by the multistage kernel and register tiles as an H200 did (four layers
 each: 0.43 to 0.78, and 0.83 to 0.93)."""
 
-SHARE_OF_FOLDED_F16 = 3.0
-"""Of one f16 pass of TF32 by folded windows, whose rows begin anywhere in a sector (four layers of an H100: 2.8 to 3.6)."""
-
 FEW_IN_GROUPS = 8
 """Channels of a group up to which plain threads compute it where positions lie innermost."""
 
@@ -324,8 +321,8 @@ def _seconds_of_few_channels(
     """The price of few channels, with copies; `work` is the time of long functions of a register tile's results."""
     share = SHARES.get(algorithm.problem.compute_type.name, SHARE_OF_16_BITS)
     match algorithm.schedule:
-        case Im2colSchedule(math="f16", fold=folds):
-            return SHARE_OF_FOLDED_F16 * algorithm.seconds if folds else algorithm.seconds
+        case Im2colSchedule(math="f16"):
+            return algorithm.seconds
         case Im2colSchedule(math="tensor", fold=False) if algorithm.problem.compute_type == TF32:
             return algorithm.seconds
         case Im2colSchedule(halo=0):
