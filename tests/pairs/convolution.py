@@ -44,6 +44,8 @@ SCHEDULES: Mapping[str, str] = MappingProxyType(
         "multistage": "warps multistage",
         "multistage, split": "warps multistage  split_k 2",
         "direct": "warps direct",
+        "folded": "warps cooperative  fold yes",
+        "three passes": "math tf32x3",
     }
 )
 
@@ -66,7 +68,7 @@ AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "space": ("2", "1", "3"),
         "window": tuple(WINDOWS),
         "position": tuple(POSITIONS),
-        "channels": ("16", "1", "3", "8", "33", "64"),
+        "channels": ("16", "1", "3", "4", "8", "33", "64"),
         "input": ("channels last", "channels first", "batch last", "space last", "backwards"),
         "weights": ("taps, channels", "taps first", "channels, taps", "columns last", "backwards"),
         "result": ("channels last", "channels first", "batch last", "backwards"),
@@ -279,7 +281,7 @@ def _extents(choice: Choice, form: _Form, draw: Random) -> dict[str, int]:
 
 
 REDUCED = ("sum of columns", "max of places")
-TILED = ("cooperative", "multistage", "multistage, split")
+TILED = ("cooperative", "multistage", "multistage, split", "folded", "three passes")
 
 REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
     {"operand": ("shifted", "gathered")},
@@ -289,8 +291,13 @@ REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
     {"compute type": ("e4m3", "s8"), "outcome": REDUCED},
     {"compute type": ("e4m3", "s8"), "schedule": TILED},
     {"outcome": REDUCED, "schedule": ("direct",)},
-    {"compute type": ("f16, sums in f16",), "schedule": ("cooperative",)},
-    {"position": ("a constant", "from the end"), "schedule": ("cooperative",)},
+    {"compute type": ("bf16", "f16", "f16, sums in f16", "tf32"), "schedule": ("three passes",)},
+    {"compute type": ("f16, sums in f16",), "schedule": ("cooperative", "folded")},
+    {"position": ("a constant", "from the end"), "schedule": ("cooperative", "folded")},
+    # Taps are folded into few channels.
+    {"channels": ("64",), "schedule": ("folded",)},
+    {"kind": ("grouped",), "schedule": ("folded",)},
+    {"window": ("flipped", "divided", "divided by 3", "stride of 3, dilated"), "schedule": ("folded",)},
     # A sum of products of integers is an i64, which no convolution is.
     {"kind": ("summed product",), "compute type": ("s8",)},
 )

@@ -13,7 +13,13 @@ from tests.pairs.text import Axis, Stored, kernel
 from ucutlass.kernels.grouped_gemm.plan import GroupedGemmPlan
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
-    {"chosen": "", "direct": "warps direct", "cooperative": "warps cooperative", "pingpong": "warps pingpong"}
+    {
+        "chosen": "",
+        "direct": "warps direct",
+        "cooperative": "warps cooperative",
+        "pingpong": "warps pingpong",
+        "split": "warps cooperative  split_k 2",
+    }
 )
 
 FUNCTIONS: Mapping[str, str] = MappingProxyType(
@@ -261,7 +267,7 @@ def _extents(choice: Choice, form: _Form, draw: Random) -> dict[str, int]:
 
 SCALED = ("scaled rows", "scaled columns", "scaled both", "scaled blocks")
 NARROW = ("narrow s4", "narrow s8", "narrow u8", "narrow e4m3", "narrow e5m2", "scaled s4", "scaled s8")
-TMA = ("cooperative", "pingpong")
+TMA = ("cooperative", "pingpong", "split")
 
 REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
     {"operand": ("shifted", "gathered")},
@@ -271,6 +277,10 @@ REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
     {"form": NARROW, "compute type": ("tf32", "f32", "e4m3", "e5m2", "s8")},
     {"form": SCALED, "compute type": ("s8",)},
     {"form": (*SCALED, "scaled s4", "scaled s8"), "order": ("rows last", "columns last", "K first")},
+    # K is divided where weights are narrow or parts are scaled.
+    {"form": ("pair", "batched pair", "ragged", "ragged pair", "group sums"), "schedule": ("split",)},
+    {"compute type": ("s8",), "schedule": ("split",)},
+    {"order": ("columns last", "K first"), "schedule": ("split",)},
 )
 
 GROUPED_GEMMS = Space(
