@@ -303,7 +303,9 @@ def _of_few_channels(
         return usual  # TMA gathers the channels as they are
     candidates = [usual]
     if word in (None, "cooperative") and request.fold is None:
-        for math_ in maths_of(request, compute_type) if compute_type == TF32 else (request.math,):
+        open_maths = maths_of(request, compute_type)
+        # A tile's depth says which passes it is of, as it does when the schedule is read again.
+        for math_ in open_maths if compute_type == TF32 or request.tile is not None else (request.math,):
             whole = in_parts(convolution_problem(pattern, sizes, aligned), math_)
             folds = whole if isinstance(whole, str) else windows_over_channels(whole, sizes, device, "yes")
             candidates += [] if isinstance(folds, str) else [folds]
