@@ -1,5 +1,5 @@
 """Which addresses a reduction's planned loads and stores take, by `emit/reduction/loads.py`: vectors along the vector
-mode, words of a tile that is transposed, spans of windows. Every access is checked where drawn coordinates put
+mode or across all modes, words of a tile that is transposed, spans of windows. Every access is checked where drawn coordinates put
 it."""
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ucutlass.kernels.reduction.plan import (
     ReductionPlan,
     RowWindow,
     contiguous_along,
+    lies_flat,
 )
 
 MOST = 60
@@ -61,6 +62,12 @@ def wrong_accesses(launch: Launch, draw: Random) -> Iterator[str]:
     """What is wrong with the accesses of a plan; each is a sentence with its numbers."""
     plan, schedule = launch.plan, launch.plan.schedule
     problem, transposed_loads = plan.problem, dict(schedule.transposed)
+    if plan.flat:
+        tensors: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
+        for i, x in enumerate(tensors):
+            if lies_flat(problem, x.axes) and not (isinstance(x, Load) and x.guards):
+                yield from _flat(launch, f"tensor {i}", x, draw)
+        return
     for k, load in enumerate(problem.loads):
         moved = [a for a in (*load.axes, *load.guards) if problem.vector in touched(plan, [a])]
         if k in transposed_loads:
@@ -105,6 +112,25 @@ def _vectors(
         at = _coordinates(launch, mode, step, draw)
         if (address := launch.address(x, x.axes, at, draw)) % width:
             yield f"{what}: {width * x.elem.bytes} bytes at element {address}"
+
+
+def _flat(launch: Launch, what: str, x: Load | ReductionOutput, draw: Random) -> Iterator[str]:
+    """Vectors that run across all modes begin at multiples of themselves, and elements lie in the order of their numbers."""
+    lengths, step = launch.modes(), launch.plan.schedule.vector
+    for _ in range(MOST):
+        number = draw.randrange(math.prod(lengths))
+        start = launch.address(x, x.axes, _unravelled(number - number % step, lengths), draw)
+        address = launch.address(x, x.axes, _unravelled(number, lengths), draw)
+        if start % step or address - start != number % step:
+            yield f"{what}: element {number} at {address}, its vector of {step} at {start}"
+
+
+def _unravelled(number: int, lengths: tuple[int, ...]) -> list[int]:
+    found: list[int] = []
+    for length in reversed(lengths):
+        number, inner = divmod(number, length)
+        found.insert(0, inner)
+    return found
 
 
 def _span(launch: Launch, span: LoadSpan, draw: Random) -> Iterator[str]:
