@@ -147,9 +147,11 @@ def process_reply(outcome: isolation.CallOutcome, file: str) -> Mapping[str, Any
             raise Unusable(file, code, why)
         case isolation.Returned(dict(reply)):
             return reply
-    raise Unusable(
-        file, _ENDED[type(outcome)], isolation.failure_text(outcome, "the file") + _last(outcome.output)
-    )
+        case isolation.Raised(type="OutOfMemoryError"):
+            code = "memory"
+        case _:
+            code = _ENDED[type(outcome)]
+    raise Unusable(file, code, isolation.failure_text(outcome, "the file") + _last(outcome.output))
 
 
 _ENDED: Mapping[type, str] = {

@@ -33,7 +33,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "mode": "forward depends on train() or eval() by more than batch statistics",
         "dtype": "a tensor has an element type that no program can take or give",
         "widened": "forward cannot be followed in float64, so there is nothing to hold a program against",
-        "memory": "the file's process passed its memory limit",
+        "memory": "the file's process passed its memory limit, or the GPU had no room beside what others hold",
         "hangs": "the file's process passed its time limit",
         "exits": "the file's code ended its process",
         "crashes": "a signal ended the file's process",

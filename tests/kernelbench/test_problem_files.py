@@ -10,7 +10,8 @@ import pytest
 import torch
 from kernelbench_files import linear, module
 
-from ucutlass.agent.module import read_module
+from ucutlass.agent.module import process_reply, read_module
+from ucutlass.runtime import isolation
 from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.errors import LockTimeout
 from ucutlass.runtime.module.inspection import inspect_file, load, load_bound
@@ -223,6 +224,13 @@ def test_a_file_cannot_send_facts_that_are_none(tmp_path: Path) -> None:
     forged = '{"returned": {"facts": 3}}'
     text = f"import os, sys\nos.write(int(sys.argv[1]), b'{forged}')\nos._exit(0)\n"
     assert refused(tmp_path, text).code == "unreadable"
+
+
+def test_a_gpu_without_room_is_no_fault_of_the_file() -> None:
+    raised = isolation.Raised("OutOfMemoryError", "CUDA out of memory. Tried to allocate 32.00 GiB.", "", "")
+    with pytest.raises(Unusable, match=r"32\.00 GiB") as unusable:
+        process_reply(raised, "problem.py")
+    assert unusable.value.code == "memory"
 
 
 def test_what_cannot_be_read_as_text(tmp_path: Path) -> None:
