@@ -187,3 +187,19 @@ def test_long_products_stay_within_their_type(distribution: Distribution, length
 
     assert check(program, right, arguments).state == "right"
     assert check(program, one_left_out, arguments).state == "wrong"
+
+
+@pytest.mark.parametrize("function", ["log", "sqrt", "rsqrt"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "e4m3"])
+def test_logarithms_and_roots_of_arguments_have_values(function: str, dtype: str) -> None:
+    """One number without a value leaves a sum none, and nothing would be judged."""
+    text = f"kernel k(x: {dtype}[M, K], y: f32[M, K]) -> f32[M] {{ return sum[K]({function}(f32(x)) * y) }}"
+    for distribution in ("integer", "normal", "uniform", "large", "small"):
+        x, y = generate(named(text, "k"), {"M": 8, "K": 64}, distribution)
+        assert bool((x.to(torch.float32) > 0).all()) and bool((y < 0).any())
+
+
+def test_logarithms_of_negative_numbers_are_still_judged() -> None:
+    kernel = named("kernel k(x: f32[M, K]) -> f32[M, K] { return log(x) }", "k")
+    drawn = {d: generate(kernel, {"M": 8, "K": 64}, d)[0] for d in MEANINGS}
+    assert {d for d, x in drawn.items() if bool((x < 0).any())} >= {"negated", "powers", "wide", "special"}
