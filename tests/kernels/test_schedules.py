@@ -89,6 +89,16 @@ def test_what_a_space_yields_is_emitted_and_is_the_same_once_written_and_read(da
     assert partial_schedule_of_json(kept) == one.request
 
 
+def test_a_tile_of_a_convolution_folds_taps_as_the_schedule_that_is_written_of_it() -> None:
+    text, given_ = CASES["convolution, transposed"]
+    kernel = frontend.kernel(frontend.read_text(text))
+    sizes = complete(kernel, {d: given_[d] for d in free_dims(kernel)})
+    one = _planned(_with(text, "warps cooperative  tile 64x96x64"), sizes)
+    assert one.request.math == "f16x3"
+    again = _planned(_with(text, show(one.request)), sizes)
+    assert (again.plan, again.request) == (one.plan, one.request)
+
+
 @pytest.mark.parametrize(
     "cases", [pytest.param(QUICK, id="quick"), pytest.param(tuple(CASES), id="all", marks=pytest.mark.slow)]
 )
