@@ -183,3 +183,29 @@ def test_a_suite_side_by_side_finds_what_one_process_does() -> None:
     assert [r.case.name for r in found] == [c.name for c in whole.cases], "in their order"
     assert not evidence.ok
     assert [r.case.distribution for r in evidence.results if not r.ok] == ["special"]
+
+
+FIXED_CHAIN = (
+    CHAIN.replace("[M, K]", "[M=52, K=9]").replace("[M, N]", "[M=52, N=12]").replace("[N, K]", "[N=12, K=9]")
+)
+COUPLED_CHAIN = CHAIN.replace("softmax[N]", "softmax[M]")
+
+
+@pytest.mark.parametrize("text", [CHAIN, FIXED_CHAIN, COUPLED_CHAIN], ids=["free", "fixed", "coupled"])
+def test_a_pipeline_has_the_reference_of_one_period(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = program_of(text)
+    arguments, period = arguments_of(program, "uniform")
+    assert period is not None and period.dim == "M"
+    whole = expect(program, arguments)
+    asked: list[int] = []
+
+    def noted(program: ir.Program, arguments: Sequence[Any]) -> Any:
+        asked.append(arguments[0].shape[0])
+        return expect(program, arguments)
+
+    monkeypatch.setattr(slices, "expect", noted)
+    (expected,) = expected_results(program, arguments).whole or ()
+    assert asked == [52 if text == COUPLED_CHAIN else period.length]
+    assert expected.name == whole[0].name and expected.reference.shape == whole[0].reference.shape
+    torch.testing.assert_close(expected.reference, whole[0].reference, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(expected.bound, whole[0].bound, rtol=1e-6, atol=0.0)

@@ -3,7 +3,7 @@ those that a text fixes, so that a reference can be asked at fewer coordinates."
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -34,23 +34,30 @@ def kernel_with_free_rows(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
 
 def _pipeline_with_free_rows(pipeline: Pipeline) -> tuple[Pipeline, Mapping[str, int]]:
     fixed = {dim: extent.value for dim, extent in pipeline.dims.items() if isinstance(extent, Fixed)}
-    types = {p.name: p.type for p in pipeline.params} | dict(pipeline.buffers) | dict(pipeline.results)
     lengths: dict[str, int] = {}
     for dim, length in fixed.items():
-        derived = any(dim in extents.names(extent) for other, extent in pipeline.dims.items() if other != dim)
-        inner = [_inner_row(stage, types, dim) for stage in pipeline.stages]
-        if not derived and None not in inner and all(dim in kind.dims for _, kind in pipeline.results):
-            lengths[dim] = length
-            stages = zip(pipeline.stages, inner, strict=True)
-            pipeline = replace(
-                pipeline,
-                dims={**pipeline.dims, dim: Free(dim)},
-                params=tuple(replace(p, type=_freed_type(p.type, lengths)) for p in pipeline.params),
-                buffers=tuple((name, _freed_type(kind, lengths)) for name, kind in pipeline.buffers),
-                results=tuple((name, _freed_type(kind, lengths)) for name, kind in pipeline.results),
-                stages=tuple(_freed_stage(stage, row, length) for stage, row in stages),
-            )
+        freed = free_along(pipeline, dim)
+        if freed is not None:
+            pipeline, lengths[dim] = freed, length
     return pipeline, lengths
+
+
+def free_along(pipeline: Pipeline, dim: str) -> Pipeline | None:
+    """Returns a pipeline with a free dimension along which each coordinate of every result depends on the same
+    coordinate of the arguments alone; None where that does not hold of every stage."""
+    types = {p.name: p.type for p in pipeline.params} | dict(pipeline.buffers) | dict(pipeline.results)
+    derived = any(dim in extents.names(extent) for other, extent in pipeline.dims.items() if other != dim)
+    inner = [_inner_row(stage, types, dim) for stage in pipeline.stages]
+    if derived or None in inner or not all(dim in kind.dims for _, kind in pipeline.results):
+        return None
+    return replace(
+        pipeline,
+        dims={**pipeline.dims, dim: Free(dim)},
+        params=tuple(replace(p, type=_freed_type(p.type, {dim})) for p in pipeline.params),
+        buffers=tuple((name, _freed_type(kind, {dim})) for name, kind in pipeline.buffers),
+        results=tuple((name, _freed_type(kind, {dim})) for name, kind in pipeline.results),
+        stages=tuple(_freed_stage(stage, row) for stage, row in zip(pipeline.stages, inner, strict=True)),
+    )
 
 
 def _inner_row(stage: Stage, types: Mapping[str, ir.ParamType], dim: str) -> str | None:
@@ -79,32 +86,31 @@ def _inner_row(stage: Stage, types: Mapping[str, ir.ParamType], dim: str) -> str
         if isinstance(mine, TensorType) and isinstance(theirs, TensorType)
         for here, there in zip(mine.axes, theirs.axes, strict=True)
     )
-    return None if elsewhere or row not in separable(_freed(kernel, {row: 0})) else row
+    return None if elsewhere or row not in separable(_freed(kernel, {row})) else row
 
 
-def _freed_stage(stage: Stage, row: str | None, length: int) -> Stage:
+def _freed_stage(stage: Stage, row: str | None) -> Stage:
     kernel = stage.call
-    return replace(stage, call=_freed(kernel, {row: length})) if row and isinstance(kernel, Kernel) else stage
+    return replace(stage, call=_freed(kernel, {row})) if row and isinstance(kernel, Kernel) else stage
 
 
 _Kind = TypeVar("_Kind", bound=ir.ParamType)
 
 
-def _freed_type(kind: _Kind, lengths: Mapping[str, int]) -> _Kind:
+def _freed_type(kind: _Kind, free: Collection[str]) -> _Kind:
     """Returns a type whose axes of these dimensions alone are free."""
     if not isinstance(kind, TensorType):
         return kind
     axes = [
-        replace(a, extent=Free(a.dims[0])) if len(a.dims) == 1 and a.dims[0] in lengths else a
-        for a in kind.axes
+        replace(a, extent=Free(a.dims[0])) if len(a.dims) == 1 and a.dims[0] in free else a for a in kind.axes
     ]
     return replace(kind, axes=tuple(axes))
 
 
-def _freed(kernel: Kernel, lengths: Mapping[str, int]) -> Kernel:
-    dims: dict[str, Extent] = {d: Free(d) if d in lengths else extent for d, extent in kernel.dims.items()}
-    params = tuple(replace(p, type=_freed_type(p.type, lengths)) for p in kernel.params)
-    results = tuple(replace(r, type=_freed_type(r.type, lengths)) for r in kernel.results)
+def _freed(kernel: Kernel, free: Collection[str]) -> Kernel:
+    dims: dict[str, Extent] = {d: Free(d) if d in free else extent for d, extent in kernel.dims.items()}
+    params = tuple(replace(p, type=_freed_type(p.type, free)) for p in kernel.params)
+    results = tuple(replace(r, type=_freed_type(r.type, free)) for r in kernel.results)
     return replace(kernel, dims=dims, params=params, results=results)
 
 

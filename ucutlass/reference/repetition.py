@@ -38,12 +38,12 @@ def sole_axis(kind: ir.ParamType, dim: str) -> int | None:
     return next((i for i, axis in enumerate(axes) if axis.dims == (dim,)), None)
 
 
-def period_of(kernel: ir.Kernel, arguments: Sequence[Argument], dim: str, extent: int) -> Period | None:
-    """Returns the least period of the arguments along a dimension of the kernel, bit by bit; None where they do not
+def period_of(program: ir.Program, arguments: Sequence[Argument], dim: str, extent: int) -> Period | None:
+    """Returns the least period of the arguments along a dimension of the program, bit by bit; None where they do not
     repeat at least twice. All that do not are told by a few of their numbers."""
     tensors = [
         (a, axis)
-        for a, p in zip(arguments, kernel.params, strict=True)
+        for a, p in zip(arguments, program.params, strict=True)
         if isinstance(a, Tensor) and (axis := sole_axis(p.type, dim)) is not None
     ]
     length = 1

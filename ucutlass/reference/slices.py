@@ -24,7 +24,7 @@ from ucutlass import ir
 from ucutlass.ir.elements import Element
 from ucutlass.reference.binding import shape_of
 from ucutlass.reference.expect import Expected, expect, expect_in
-from ucutlass.reference.freeing import kernel_with_free_rows, separable
+from ucutlass.reference.freeing import free_along, kernel_with_free_rows, separable
 from ucutlass.reference.interpreter import Argument, evaluate, open_call, sizes_of
 from ucutlass.reference.liveness import steps, unrealised
 from ucutlass.reference.repetition import Period, period_of, repeated_expected, sole_axis
@@ -119,7 +119,7 @@ def expected_results(
     `evaluate` does; a pipeline's reference is one slice, on the arguments' device. That of a small kernel is
     on the CPU."""
     if not isinstance(program, ir.Kernel):
-        return whole_results(expect(program, arguments))
+        return whole_results(_expected_of_pipeline(program, arguments))
     sizes = sizes_of(program, arguments, around)
     if is_small(program, sizes):
         arguments = [a.cpu() if isinstance(a, Tensor) else a for a in arguments]
@@ -139,6 +139,24 @@ def expected_results(
     return ExpectedResults(
         results, lambda: _slices(freed, arguments, around, sliced_dim, sizes[sliced_dim], count)
     )
+
+
+def _expected_of_pipeline(pipeline: ir.Pipeline, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
+    """Returns the references of a pipeline's call, from one period of arguments that repeat along the outermost
+    dimension of the first result. Raises as `expect`."""
+    outermost = next((axis.dims for _, kind in pipeline.results[:1] for axis in kind.axes[:1]), ())
+    freed = free_along(pipeline, *outermost) if len(outermost) == 1 else None
+    if freed is None:
+        return expect(pipeline, arguments)
+    (dim,) = outermost
+    extent = sizes_of(pipeline, arguments)[dim]
+    period = period_of(freed, arguments, dim, extent)
+    if period is None:
+        return expect(pipeline, arguments)
+    first = [_sliced(a, p.type, dim, 0, period.length) for a, p in zip(arguments, freed.params, strict=True)]
+    axes = [sole_axis(kind, dim) for _, kind in freed.results]
+    parts = zip(expect(freed, first), axes, strict=True)
+    return tuple(repeated_expected(e, axis, extent) for e, axis in parts if axis is not None)
 
 
 @dataclass(frozen=True, slots=True)
