@@ -24,7 +24,7 @@ and the radius is 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
@@ -34,13 +34,16 @@ from torch import Tensor
 
 from ucutlass.ir import Cast, Dot, Read, Value
 from ucutlass.ir.elements import F16, F32, TF32
+from ucutlass.reference.chunks import CHUNK
 from ucutlass.reference.contract import (
+    UNROLLED,
     Operand,
     blocks,
     contract,
     contract_with_magnitudes,
     extent,
     magnitude,
+    narrow,
     realise,
 )
 from ucutlass.reference.indexing import LazyGather, LazyRead
@@ -261,7 +264,52 @@ class _BlockedSum:
 def _blocked_sum(
     node: Dot, left: Operand, right: Operand, steps: int, model: AccumulationModel
 ) -> _BlockedSum:
+    """Sums a slice of the result at a time, so that what is added to stays in a cache and the numbers of a window in one
+    block of the sum can be unrolled into one product."""
     count = max(_BLOCK, min(-(-steps // _BLOCKS), math.isqrt(steps)))
+    shape, device = [extent((left, right), d) for d in node.dims], _data(left).device
+    total, rounding, magnitude_sum = (
+        torch.empty(shape, dtype=torch.float64, device=device) for _ in range(3)
+    )
+    largest = torch.empty_like(total) if model.promoted else magnitude_sum
+    dim, length = _slice_of(node, left, right, shape, min(count, steps))
+    axis = node.dims.index(dim) if dim else 0
+    for start in range(0, shape[axis] if dim else 1, length):
+        size = min(length, shape[axis] - start) if dim else 1
+        operands = (narrow(left, dim, start, size), narrow(right, dim, start, size))
+        part = _slice_sum(node, *operands, steps, count, model, total.numel())
+        for whole, piece in (
+            (total, part.total),
+            (rounding, part.rounding),
+            (magnitude_sum, part.magnitude_sum),
+            (largest, part.largest),
+        ):
+            (whole.narrow(axis, start, size) if dim else whole).copy_(piece)
+    return _BlockedSum(total, rounding, largest, magnitude_sum)
+
+
+def _slice_of(
+    node: Dot, left: Operand, right: Operand, shape: Sequence[int], products: int
+) -> tuple[str, int]:
+    """Returns the dimension of the result that is cut into slices, and the length of one: of at most CHUNK numbers, and
+    UNROLLED of a window with so many products of each sum. The dimension is a window's, since the other operand's would
+    unroll the window again for each slice; "" where nothing is cut."""
+    window = next((x for x in (left, right) if isinstance(x, LazyRead)), None)
+    free = [d for d in node.dims if window is None or d in window.dims]
+    if not free:
+        return "", 1
+    dim = max(free, key=lambda d: extent((left, right), d))
+    whole = extent((left, right), dim)
+    parts = math.prod(shape) / CHUNK
+    if window is not None:
+        parts = max(parts, products * math.prod(len(window.range_of(d)) for d in free) / UNROLLED)
+    return dim, max(1, int(whole / max(parts, 1.0)))
+
+
+def _slice_sum(
+    node: Dot, left: Operand, right: Operand, steps: int, count: int, model: AccumulationModel, results: int
+) -> _BlockedSum:
+    """Returns the sums of a slice, `count` products a block, of a result of `results` numbers."""
     additions = model.passes * max(1.0, min(count, steps) / model.products)
     shape, device = [extent((left, right), d) for d in node.dims], _data(left).device
     prefix, peak, magnitude_sum, squares, linear = (
@@ -271,15 +319,15 @@ def _blocked_sum(
     for a, b in blocks(left, right, node.over, count):
         part, magnitudes = contract_with_magnitudes(a, b, node.over, node.dims)
         scale = magnitudes.clone() if model.promoted else prefix.abs().add_(peak).add_(magnitudes)
-        squares += scale.square().mul_(additions)
-        linear += scale.mul_(additions)
+        squares.addcmul_(scale, scale, value=additions)
+        linear.add_(scale, alpha=additions)
         magnitude_sum += magnitudes
         prefix += part
         torch.maximum(peak, prefix.abs(), out=peak)
         if model.promoted:
             torch.maximum(largest, magnitudes, out=largest)
     events = model.passes * max(1, steps // model.products)
-    rounding = squares.sqrt_().mul_(deviation(events, magnitude_sum.numel()) * model.unit)
+    rounding = squares.sqrt_().mul_(deviation(events, results) * model.unit)
     if model.truncates:
         rounding += linear.mul_(model.unit / 2)
     torch.minimum(rounding, magnitude_sum * (events * model.unit), out=rounding)

@@ -64,25 +64,31 @@ def _strided(window: LazyRead) -> Named | None:
     if not window.numel or not source.data.numel():
         return None
     data, offset = source.data, 0
+    for axis, dim in enumerate(source.dims):
+        if dim not in positions:
+            data = data.narrow(axis, ranges[dim].start, len(ranges[dim]))
     fill = in_element(node.fill, node.elem)
     lows: list[int] = []
     factors: list[tuple[tuple[str, int], ...]] = []
     for axis, dim in enumerate(source.dims):
         position = positions.get(dim)
-        terms = ((dim, 1),) if position is None else position.at.terms
-        base = 0 if position is None else extents.evaluate(position.at.offset, window.sizes)
+        if position is None:
+            lows.append(0)
+            factors.append(((dim, 1),))
+            continue
+        terms = position.at.terms
+        base = extents.evaluate(position.at.offset, window.sizes)
         if any(factor < 0 and len(ranges[d]) > 1 for d, factor in terms):
             return None
         low = base + sum(factor * ranges[d][0] for d, factor in terms)
         high = base + sum(factor * ranges[d][-1] for d, factor in terms)
-        scale = 1 if position is None else position.scale
         length = data.shape[axis]
-        if position is None or (scale == 1 and low >= 0 and high < length):
+        if position.scale == 1 and low >= 0 and high < length:
             lows.append(low)
         elif data.numel() // length * (high - low + 1) > MOST_SPREAD * max(window.numel, data.numel()):
             return None
         else:
-            data = _spread(data, axis, low, high, scale, fill)
+            data = _spread(data, axis, low, high, position.scale, fill)
             lows.append(0)
         factors.append(terms)
     strides = dict.fromkeys(node.dims, 0)
