@@ -60,14 +60,14 @@ class Item:
 
 
 ITEMS: tuple[Item, ...] = (
-    Item("layers", "21.5", "convolutions and gradients of networks", "network_layers", "--drawn 120", 240),
+    Item("layers", "21.5", "convolutions and gradients of networks", "network_layers", "--drawn 120", 270),
     Item(
         "products",
         "21.1",
         "products, nothing tuned",
         "products",
         "--kinds bf16,f16,tf32,int8,int4,fp8,batched,grouped --drawn 16 --no-compile",
-        240,
+        70,
     ),
     Item(
         "kernelbench",
@@ -88,7 +88,7 @@ ITEMS: tuple[Item, ...] = (
         seeded=False,
     ),
     Item("models", "20.2", "models against Inductor", "models", "--choose always", 1200),
-    Item("rows", "21.2", "norms, softmax, cross entropy", "rows", "--drawn 32", 240),
+    Item("rows", "21.2", "norms, softmax, cross entropy", "rows", "--quack --drawn 32", 290),
     Item("f32_products", "21.4", "f32 products in four orders", "f32_products", "--drawn 36", 120),
     Item(
         "sessions",
@@ -109,7 +109,7 @@ ITEMS: tuple[Item, ...] = (
         spreads=False,
     ),
     Item("recompiles", "20.5", "recompiles over 50 shapes", "recompiles", "", 240, spreads=False),
-    Item("pointwise", "21.3", "pointwise", "pointwise", "--drawn 24", 180),
+    Item("pointwise", "21.3", "pointwise", "pointwise", "--drawn 24", 70),
     Item(
         "fused",
         "21.6",
@@ -262,7 +262,9 @@ def worked_off(
         own = min(needs(item, run.devices), deadline - now())
         if own < LEAST_SECONDS:
             break
+        begun = now()
         statuses[item.name] = start(command_of(item, run, own), own + GRACE_SECONDS)
+        print(f"{item.name}: {now() - begun:.0f} s, exit status {statuses[item.name]}", flush=True)
     return statuses
 
 
