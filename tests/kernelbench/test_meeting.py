@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ucutlass.agent.problem import (
 )
 from ucutlass.handoff import program_payload
 from ucutlass.runtime.module import reference
-from ucutlass.runtime.module.inspection import inspect_file
+from ucutlass.runtime.module.inspection import LoadedModule, inspect_file, load
 from ucutlass.runtime.module.reference import CEILING, tolerance
 from ucutlass.runtime.module.signature import Mode
 from ucutlass.tasks.problem_file import same
@@ -306,3 +307,37 @@ def test_no_candidate_works_below_the_compute_type(tmp_path: Path) -> None:
 )
 def test_programs_are_named_after_the_file(file: str, name: str) -> None:
     assert program_name(file) == name
+
+
+def test_numbers_that_no_later_draw_needs_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file's own floats once they were drawn from, and a case once it was judged: of inputs of 16 GiB a GPU has
+    no room for two. Whole numbers stay, since later draws keep to their range."""
+    file = tmp_path / "3_Some_problem_.py"
+    file.write_text(module("x * 2 + i", x="8, 4", i="torch.arange(4)"))
+    loaded = load(str(file), "constructed", "own")
+    drawn: list[weakref.ref[torch.Tensor]] = []
+    judged: list[weakref.ref[torch.Tensor]] = []
+    inputs_of, case_of = LoadedModule.inputs, reference._case
+
+    def inputs(of: LoadedModule, seed: int, device: str = "") -> list[Any]:
+        made = inputs_of(of, seed, device)
+        drawn.extend(map(weakref.ref, made))
+        return made
+
+    def case(*arguments: Any) -> reference.OracleCase:
+        assert not any(result() is not None for result in judged), "the last case is still there"
+        made = case_of(*arguments)
+        judged.append(weakref.ref(made.results[0]))
+        return made
+
+    monkeypatch.setattr(LoadedModule, "inputs", inputs)
+    monkeypatch.setattr(reference, "_case", case)
+    draws = []
+    for one in reference.cases(loaded, frozenset(), 0):
+        draws.append(one.draw)
+        assert drawn[0]() is None and drawn[1]() is not None
+        assert torch.equal(one.results[0], one.inputs[0] * 2 + one.inputs[1])
+        del one
+    assert tuple(draws) == reference.DRAWS and len(judged) == len(draws)
