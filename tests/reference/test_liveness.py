@@ -50,4 +50,5 @@ def test_memory_does_not_grow_with_the_length_of_a_chain(result: str) -> None:
         x = torch.randn(64, 64)
         return counted(lambda: expect(program, [x]), 64 * 64).peak
 
-    assert peak(40) < peak(4) + 64 * 64
+    array = 64 * 64 * 8
+    assert peak(40) < peak(4) + 2 * array  # one may hide behind the storage of another

@@ -22,6 +22,7 @@ comparison is bitwise. One choice is statistical: see `accumulation`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -137,7 +138,7 @@ def _bounded(node: Value, inputs: Inputs, bound_of: Callable[[Value], Bounded]) 
                 return Bounded(value, None)
             return bounded(value, rounding(value.data))
         case Apply():
-            return bounded(value, _apply(node, parts, value, node in inputs.lenient))
+            return _apply(node, parts, value, node in inputs.lenient)
         case Cast() if node in inputs.early:
             return bounded(value, _rounded_early(node, parts[0], value.data))
         case Cast():
@@ -203,31 +204,48 @@ def farthest(ends: Sequence[Tensor], centre: Tensor, radius: Tensor | None = Non
 # --- element-wise work -----------------------------------------------------------
 
 
-def _apply(node: Apply, parts: Sequence[Bounded], value: Named, lenient: bool) -> Tensor | None:
+def _apply(node: Apply, parts: Sequence[Bounded], value: Named, lenient: bool) -> Bounded:
     args = [p.value.spread(node.dims) for p in parts]
     radii = [None if p.radius is None else p.value.like(p.radius).spread(node.dims) for p in parts]
     radii = _widened(node, args, radii)
+    is_exact, is_float = all(r is None for r in radii), value.data.dtype == torch.float64
+    radius = _own_error(node, value.data, None, lenient) if is_exact else None
+    if not is_float or not value.data.numel() or (is_exact and radius is None):
+        return bounded(value, radius if is_exact else _total_error(node, args, radii, value.data, lenient))
+    ends = extremes(value.data)
+    steady = all(map(math.isfinite, ends))
+    if radius is None:
+        radius = _total_error(node, args, radii, value.data, lenient, steady=steady)
+    least, most = extremes(radius)
+    if max(map(abs, ends)) + most < FORMATS[F32.name].largest:
+        return Bounded(value, None if least == most == 0 else radius.expand(value.data.shape))
+    if steady if is_exact else node.elem is not F32:
+        return bounded(value, radius)
     unknown = node.function != "where" and any(p.unknown for p in parts)
-    if all(r is None for r in radii):
-        radius = _own_error(node, value.data, None, lenient)
-        narrow = radius is None or value.data.dtype != torch.float64 or finite(value.data)
-        return radius if narrow else _at_the_end(node, args, radii, value.data.shape, lenient, unknown)
+    return bounded(value, _at_the_end(node, args, radii, value.data.shape, lenient, unknown))
 
-    def total_error(centre: Tensor, *tensors: Tensor | None) -> Tensor:
+
+def _total_error(
+    node: Apply,
+    args: Sequence[Tensor],
+    radii: Sequence[Tensor | None],
+    value: Tensor,
+    lenient: bool,
+    steady: bool = False,
+) -> Tensor:
+    """Returns what the arguments' radii come to and the function's own error. `steady` says that the value is finite."""
+
+    def total(centre: Tensor, *tensors: Tensor | None) -> Tensor:
         arg_pieces = [a for a in tensors[: len(args)] if a is not None]
-        propagated = _propagated(node, arg_pieces, tensors[len(args) :], centre)
+        propagated = None
+        if steady and node.function in _BILINEAR:
+            propagated = _of_sums_and_products(node, arg_pieces, tensors[len(args) :])
+        if propagated is None or not finite(propagated):
+            propagated = _propagated(node, arg_pieces, tensors[len(args) :], centre)
         own_error = _own_error(node, centre, propagated, lenient)
         return propagated if own_error is None else own_error.add_(propagated)
 
-    radius = in_chunks(total_error, value.data.shape, value.data, *args, *radii)
-    if node.elem is not F32 or _within(value.data, radius):
-        return radius
-    return _at_the_end(node, args, radii, value.data.shape, lenient, unknown)
-
-
-def _within(value: Tensor, radius: Tensor) -> bool:
-    """Returns whether no interval reaches the end of f32's range."""
-    return max(map(abs, extremes(value))) + extremes(radius)[1] < FORMATS[F32.name].largest
+    return in_chunks(total, value.shape, value, *args, *radii)
 
 
 def _at_the_end(
@@ -314,6 +332,20 @@ def _propagated(
             return worst if crosses is None else worst.masked_fill(crosses, torch.inf)
         case _:
             return _corners(node, args, radii, centre)
+
+
+_BILINEAR: frozenset[str] = frozenset({"add", "subtract", "multiply"})
+
+
+def _of_sums_and_products(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None]) -> Tensor:
+    """Returns what `_corners` does of finite numbers, in a third of its passes over memory: eA + eB of a sum, and
+    |A| eB + eA |B| + eA eB of a product."""
+    (a, b), (ea, eb) = args, radii
+    if node.function != "multiply":
+        return torch.as_tensor(_zero(ea) + _zero(eb))
+    if ea is None or eb is None:
+        return torch.as_tensor((b if eb is None else a).abs() * _zero(ea if eb is None else eb))
+    return torch.addcmul(a.abs() * eb, b.abs().add(eb), ea)
 
 
 def _zero(radius: Tensor | None) -> Tensor | float:
