@@ -167,7 +167,7 @@ def _maths(case: PlanningCase, request: PartialSchedule) -> tuple[Math | None, .
 def _sm90_of(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSchedule]:
     written, depth = _orders(case, request)
     # In the other orientation a tile's columns divide M, which pays where there are few.
-    turns = request.swap is None and case.written.problem.compute_type.name != "tf32"
+    turns = request.swap is None and _turns(case)
     for swap in SWAPS if turns else written:
         side = case.side(swap)
         fits = _fitted(case, side.shape, request)
@@ -204,9 +204,16 @@ def _orders(case: PlanningCase, request: PartialSchedule) -> tuple[tuple[Swap, .
         return (request.swap,), depth
     if problem.compute_type.name == "tf32" and problem.b.k[-1] != ():
         return ("yes" if problem.a.k[-1] == () else "no",), depth
-    skinny = min(shape.m, shape.n) < _SKINNY and problem.compute_type.name != "tf32"
+    skinny = min(shape.m, shape.n) < _SKINNY and _turns(case)
     # The smaller operand is the one to split ahead.
     return ("no", "yes") if skinny or request.math in REGISTER_MATHS else ("no",), depth
+
+
+def _turns(case: PlanningCase) -> bool:
+    """Whether the transpose is a product of the same kernel: tf32 operands that lie across K pass through registers,
+    as A, or are transposed in shared memory, as B."""
+    problem = case.written.problem
+    return problem.compute_type.name != "tf32" or problem.a.k[-1] == problem.b.k[-1] == ()
 
 
 def _fitted(case: PlanningCase, shape: Shape, request: PartialSchedule) -> tuple[WarpsTile, ...]:
