@@ -53,6 +53,11 @@ CASES = (
         "M=70,G=5,J=128,N=136",
     ),
     ("fp8 with scales of rows", "tile 128x64x128  warps cooperative  split_k 2", "M=150,G=3,J=384,N=72"),
+    ("gated pair", "tile 128x64x64  warps cooperative  split_k 3", "T=300,D=528,F=136"),
+    ("gated pair", "tile 128x96x64  cluster 2x1  warps cooperative  split_k 2", "T=300,D=400,F=200"),
+    ("gated pair", "tile 256x32x64  cluster 1x2  warps cooperative  split_k 4", "T=300,D=400,F=200"),
+    ("gated pair", "tile 64x96x64  warps pingpong", "T=150,D=136,F=200"),
+    ("gated pair of tf32", "tile 128x32x32  warps cooperative  split_k 2", "T=150,D=136,F=72"),
 )
 QUICK = (CASES[0], CASES[11], CASES[27])
 """The others are slow tests, for their number."""

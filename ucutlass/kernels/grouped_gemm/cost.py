@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
 from ucutlass.ir.hardware import ARCHES, Arch, Device, clusters_at_a_time
+from ucutlass.kernels.gemm import cost as gemm_cost
+from ucutlass.kernels.gemm.plan import LaunchParameters, Route, Sm90Schedule, epilogue_tensors
+from ucutlass.kernels.gemm.problem import ceil_div, shape_of
+from ucutlass.kernels.gemm.schedule import GemmCandidate
 from ucutlass.kernels.grouped_gemm.plan import (
     CLUSTERS,
     GroupedGemmPlan,
@@ -117,8 +122,38 @@ def estimate(
             return counted(
                 grid, device.launch_floor + multiplied, multiplied, moved / device.bandwidth, moved
             )
+        case WgmmaSchedule() if _plain_pair(problem):
+            return gemm_cost.estimate(_as_one_product(problem, schedule, sizes, arch), device)
         case WgmmaSchedule():
             return _wgmma(problem, schedule, sizes, device, moved)
+
+
+def _plain_pair(problem: GroupedGemmProblem) -> bool:
+    """Whether both right operands could be one, of twice as many columns."""
+    return problem.products == 2 and problem.ragged is None and not promotes(problem.gemm)
+
+
+def _as_one_product(
+    problem: GroupedGemmProblem, schedule: WgmmaSchedule, sizes: tuple[int, ...], arch: Arch
+) -> GemmCandidate:
+    """Returns the product of A and both right operands side by side, in tiles that are as wide as an instruction. An
+    odd tile along M, which would leave one of a pair idle there, pairs along N."""
+    gemm, (m, n, k) = problem.gemm, schedule.tile
+    both = tuple(e * problem.products if i == gemm.n[0] else e for i, e in enumerate(sizes))
+    shape = replace(shape_of(gemm, both), epilogue_bytes=shape_of(gemm, sizes).epilogue_bytes)
+    odd = schedule.cluster == (2, 1) and ceil_div(shape.m, m) % 2 == 1
+    as_one = Sm90Schedule(
+        (m, n * problem.products, k),
+        (1, 2) if odd else schedule.cluster,
+        schedule.stages,
+        "pingpong" if schedule.warps == "pingpong" else "cooperative",
+        "cluster_k" if schedule.parts > 1 else "persistent",
+    )
+    routes: tuple[Route, ...] = tuple(
+        "tma" if stored_in_boxes(problem, t) else "direct" for t in epilogue_tensors(gemm)
+    )
+    launch = LaunchParameters(splits=schedule.parts)
+    return GemmCandidate(arch, gemm, both, shape, as_one, launch, routes, False)
 
 
 def _wgmma(
@@ -368,5 +403,9 @@ def _operand_bytes(problem: GroupedGemmProblem, sizes: tuple[int, ...]) -> float
 
 def known(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> bool:
     """Whether a main loop's rate is known."""
+    if _plain_pair(problem):
+        return True
+    if problem.products > 1 and schedule.tile[1] < 64:  # measured with as many columns of each
+        return False
     shape = (schedule.warps, schedule.tile[0], schedule.tile[1] * problem.products)
     return shape in (_WIDENED if problem.converts else _SHARE)

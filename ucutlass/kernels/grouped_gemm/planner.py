@@ -146,7 +146,7 @@ def _candidates(
         else [
             (m, n // problem.products, depth_of(problem, n, sizes))
             for m in (64, 128, 256)
-            for n in (32, 64, 128, 256)
+            for n in (32, 64, 128, 192, 256)
         ]
     )
     both: tuple[Warps, ...] = ("pingpong", "cooperative")
@@ -181,7 +181,7 @@ def _parts(
     """Parts of K to price: one, and those whose blocks all run at a time and have some steps each."""
     if request.split_k is not None:
         return (request.split_k,) if isinstance(request.split_k, int) else ()
-    if not problem.converts or schedule.warps == "pingpong":
+    if not (problem.converts or problem.products > 1) or problem.ragged or schedule.warps == "pingpong":
         return (1,)
     blocks = math.prod(schedule.cluster)
     most = min(MOST_BLOCKS // blocks, units(problem, sizes, schedule) // _LEAST_STEPS)

@@ -129,7 +129,7 @@ def _tile_m(c: WgmmaCandidate) -> str:
 
 
 def _tile_n(c: WgmmaCandidate) -> str:
-    n, step = c.schedule.tile[1], 32 if c.problem.converts else 64
+    n, step = c.schedule.tile[1], 32 if c.problem.gemm.b.contiguous == "k" else 64
     return f"N of a tile is a multiple of {step}, not {n}" if n % step else ""
 
 
@@ -199,8 +199,8 @@ def _split(c: WgmmaCandidate) -> str:
     s, problem = c.schedule, c.problem
     if s.parts == 1:
         return ""
-    if problem.ragged is not None or problem.products > 1:
-        return "parts of K are added of one product without ragged groups"
+    if problem.ragged is not None:
+        return "parts of K are added without ragged groups"
     if s.warps == "pingpong":
         return (
             "parts of K are for `warps cooperative` and `warps sliced`, whose blocks have one tile at a time"
