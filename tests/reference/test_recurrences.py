@@ -73,3 +73,20 @@ def test_evaluations_in_other_orders_keep_the_bound(cell: str, sizes: tuple[int,
     coarse = arguments[:-4] + [t.bfloat16().float() for t in arguments[-4:]]
     error = (in_another_order(cell, coarse, 0).double() - expected.reference).abs()
     assert bool((error > expected.bound).any()), "weights of 16 bits do not"
+
+
+def test_what_a_layer_magnifies_is_in_its_bound() -> None:
+    """Gates at their thresholds: an evaluation may be right where torch's own happens to be much closer."""
+    of_lstm = {"cell_state": "c: f32[N, B, H], ", "cell_name": "c, "}
+    (pipeline,) = frontend.read_text(LAYER.format(cell="lstm", **of_lstm)).module.programs
+    generator = torch.Generator().manual_seed(5)
+    arguments = [
+        t.sign() * 2.0 ** torch.randint(-8, 9, t.shape, generator=generator)
+        for t in drawn("lstm", (64, 4, 64, 48), seed=11)
+    ]
+    (expected,) = expect(pipeline, arguments)
+    errors = [
+        float((in_another_order("lstm", arguments, seed).double() - expected.reference).abs().max())
+        for seed in range(16)
+    ]
+    assert max(errors) <= float(expected.bound.max()) <= 100 * max(errors)
