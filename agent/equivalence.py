@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ucutlass import frontend, ir, spans
 from ucutlass.agent.gpu_calls import SHARED_BYTES, GpuCalls, gpu_at_hand
 from ucutlass.agent.module import TorchModule, bytes_of_module, match_module, memory_limit, process_reply
@@ -35,34 +38,54 @@ def unlike(
 ) -> str:
     """Returns a sentence that says where the program of a checked file differs from the module on numbers of
     ours, or why that cannot be said; "" where it does not differ. On a GPU, where there is one, both are
-    evaluated there, with the GPU lock held, and `gpu_calls` is told what that waited and held."""
+    evaluated there, with the GPU lock held, and `gpu_calls` is told what that waited and held: small ones beside others,
+    and once more alone where these left no memory."""
     met = match_module(program, module)
     if isinstance(met, str):
         return met
-    gpu = gpu_at_hand()
+    arguments = {
+        **module.arguments(),
+        "names": dict(met.keys),
+        "program": program_payload(checked),
+        "name": program.name,
+        "seed": seed,
+        "gpu": gpu_at_hand(),
+        "wait": gpu_calls.wait,
+    }
+    shared = WIDENED * bytes_of_module(module) <= SHARED_BYTES
+    try:
+        try:
+            return _difference(arguments, module, gpu_calls, limit, call, shared=shared)
+        except Unusable as error:
+            if error.code != "memory" or not shared:
+                raise
+        return _difference(arguments, module, gpu_calls, limit, call, shared=False)
+    except (Unusable, KeyError, TypeError, ValueError) as error:
+        return f"{UNSAID}: {error}"
+
+
+def _difference(
+    arguments: Mapping[str, Any],
+    module: TorchModule,
+    gpu_calls: GpuCalls,
+    limit: float,
+    call: ModuleCall,
+    *,
+    shared: bool,
+) -> str:
+    """Asks once, `shared` with others that use the GPU. Raises as `process_reply`, and LockTimeout."""
+    on_gpu = bool(arguments["gpu"])
     with spans.recording() as record:
         outcome = call(
             "ucutlass.tasks.problem_file:same",
-            {
-                **module.arguments(),
-                "names": dict(met.keys),
-                "program": program_payload(checked),
-                "name": program.name,
-                "seed": seed,
-                "gpu": gpu,
-                "wait": gpu_calls.wait,
-                "shared": WIDENED * bytes_of_module(module) <= SHARED_BYTES,
-            },
-            limit_seconds=limit + (gpu_calls.wait if gpu else 0.0),
+            {**arguments, "shared": shared},
+            limit_seconds=limit + (gpu_calls.wait if on_gpu else 0.0),
             memory_bytes=memory_limit(),
         )
     spans.add(record.seconds)
     match outcome:
         case isolation.Raised("LockTimeout", message):
             raise LockTimeout(message, "let the process that holds it end, or give --wait more seconds")
-    try:
-        reply = process_reply(outcome, module.file)
-        gpu_calls.took(record.seconds.get(WAITING, 0.0), float(reply.get("held", 0.0)) if gpu else 0.0)
-        return differs(str(reply["words"]))
-    except (Unusable, KeyError, TypeError, ValueError) as error:
-        return f"{UNSAID}: {error}"
+    reply = process_reply(outcome, module.file)
+    gpu_calls.took(record.seconds.get(WAITING, 0.0), float(reply.get("held", 0.0)) if on_gpu else 0.0)
+    return differs(str(reply["words"]))
