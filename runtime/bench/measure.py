@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ucutlass.runtime.bench import clocks, protocol
-from ucutlass.runtime.bench.bench_device import BenchDevice, DeviceTrace, Replay
+from ucutlass.runtime.bench.bench_device import BenchDevice, DeviceTrace
 from ucutlass.runtime.bench.frequency import sm_clock
 from ucutlass.runtime.bench.nvml import Sample, power_capped, throttled
 from ucutlass.runtime.bench.outcome import (
@@ -140,22 +140,18 @@ def _round(
 def _other_clocks(
     turn: CandidateSamples, workload: Workload, gpu: BenchDevice, chosen: Protocol
 ) -> UntimedCandidate | None:
-    """Events and the host's clock, in every round: all three clocks must see the same SM clock."""
-    plays = -(-chosen.launches // turn.replay.launches)
-    plain = [i % workload.sets for i in range(chosen.wall_launches)]
+    """Events and the host's clock, in every round: all three clocks must see the same SM clock. Of launches so long
+    that a block has few, they see as few."""
+    launches = turn.replay.launches
+    plain = [i % workload.sets for i in range(min(chosen.wall_launches, launches))]
     try:
-        passed = gpu.events(partial(_play, turn.replay, plays))
+        passed = gpu.events(turn.replay.play)
         wall = gpu.wall(partial(launch_all, turn.candidate, plain))
     except Exception as error:  # a baseline's own failure, kept in its words
         return UntimedCandidate(turn.name, "plain launches", f"{type(error).__name__}: {error}"[:500])
-    turn.events.append(passed / (plays * turn.replay.launches))
+    turn.events.append(passed / launches)
     turn.walls.append(wall / len(plain))
     return None
-
-
-def _play(replay: Replay, plays: int) -> None:
-    for _ in range(plays):
-        replay.play()
 
 
 _PLAYS = 3
@@ -220,7 +216,7 @@ def _timed(
         passed.median,
         wall.median,
         max(1, len(turn.period)),
-        max(chosen.launches, turn.replay.launches),
+        turn.replay.launches,
     )
     findings = [*turn.findings, *clocks.disagreements(readings), *persisting(gpu)]
     if bandwidth is not None and turn.candidate.moved is not None and chosen.regime == "cold":
