@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ucutlass import frontend
+from ucutlass import frontend, ir
 from ucutlass.reference import evaluate
+from ucutlass.reference.liveness import steps, unrealised
 from ucutlass.reference.unrounded import unrounded, wide
 
 TEXT = """
@@ -42,3 +43,21 @@ def test_casts_between_floats_fall_away() -> None:
     x, w = (drawn(*s).half() for s in ((4, 8), (6, 8)))
     (y,) = evaluate(program, wide([x, w]))
     torch.testing.assert_close(y, x.double() @ w.double().t() * 0.1, rtol=1e-13, atol=1e-13)
+
+
+def test_a_window_that_is_cast_is_still_read_by_its_dot() -> None:
+    text = """
+    kernel conv(x: f32[B=1, C=2, W=6], w: f32[F=3, C, S=3]) -> f32[B, F, V=6] {
+      return dot[C, S](tf32(x[W = V + S - 1]), tf32(w))
+    }
+    """
+    kernel = unrounded(frontend.program(frontend.read_text(text)))
+    assert isinstance(kernel, ir.Kernel)
+    (dot,) = (node for node, _ in steps([r.value for r in kernel.results]) if isinstance(node, ir.Dot))
+    assert unrealised(dot.left)
+    assert not any(isinstance(node, ir.Read) for node, _ in steps([r.value for r in kernel.results]))
+    x, w = drawn(1, 2, 6), drawn(3, 2, 3)
+    (found,) = evaluate(kernel, wide([x, w]))
+    torch.testing.assert_close(
+        found, torch.nn.functional.conv1d(x.double(), w.double(), padding=1), rtol=1e-13, atol=1e-13
+    )

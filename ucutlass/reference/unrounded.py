@@ -71,8 +71,11 @@ def _kernel(kernel: Kernel) -> Kernel:
 
 
 def _uncast(node: Value) -> Value:
-    """Returns the node in float64, whose range no work leaves."""
+    """Returns the node in float64, whose range no work leaves. A cast between floats is its operand, so that a dot still
+    reads a window without materialising it."""
     match node:
+        case Cast(value=value, elem=elem) if elem.kind == value.elem.kind == "float":
+            return value
         case Constant() | Cast() | Apply() | Dot() | Reduce() | Scan():
             return replace(node, elem=_wide(node.elem))
         case _:
