@@ -13,11 +13,11 @@ from torch import Tensor
 
 from ucutlass import ir
 from ucutlass.reference import EvaluatedSlice, ExpectedResults, evaluate, evaluated_slices, expected_results
+from ucutlass.reference.host_numbers import extremes
 from ucutlass.reference.interpreter import Argument
 from ucutlass.runtime.bench.bench_device import Outputs
 from ucutlass.runtime.bench.regimes import rotated_arguments
 from ucutlass.runtime.inputs import generate
-from ucutlass.runtime.verify.comparison import extremes
 from ucutlass.runtime.verify.fingerprint import Fingerprint, fingerprint
 from ucutlass.runtime.verify.judge import compare_results
 

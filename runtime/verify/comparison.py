@@ -10,6 +10,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from ucutlass.reference.host_numbers import extremes_of, numbers
+
 FEWEST = 64
 """Elements below which a root mean square says nothing of a distribution: a single result may well
 be wrong by all that its bound allows."""
@@ -88,18 +90,21 @@ def compare(
             f"out has shape {tuple(out.shape)}, the reference {tuple(reference.shape)}, "
             f"the bound {tuple(bound.shape)}"
         )
-    bounds = extremes(bound)
-    plain = overflows is None and reference.dtype == torch.float64 and _finite(bounds)
-    plain = plain and out.is_floating_point() and all(_finite(extremes(t)) for t in (out, reference))
+    floating = out.is_floating_point() and reference.dtype == torch.float64
+    bounds, *others = extremes_of(bound, *((out, reference) if floating else ()))
+    plain = overflows is None and floating and all(map(_finite, (bounds, *others)))
     ratio = _finite_ratios(out, reference, bound) if plain else _ratios(out, reference, bound, overflows)
     idle = useless(reference, bound, scale)
     if free is not None:
         ratio, idle = ratio.masked_fill(free, 0.0), idle | free
     at = int(ratio.argmax()) if ratio.numel() else -1
-    worst = float(ratio.reshape(-1)[at]) if at >= 0 else 0.0
-    bad = int((~(ratio <= 1)).sum()) if not worst <= 1 else 0
     index = unravel(at, out.shape) if at >= 0 else ()
-    picked = [float(t[index].double()) if at >= 0 else 0.0 for t in (out, reference, bound)]
+    exact, idle_count = (bound == 0).sum(), idle.sum()
+    exact_count, useless_count, *picked = numbers(
+        exact, idle_count, *(t[index] for t in (ratio, out, reference, bound) if at >= 0)
+    )
+    worst, *picked = picked or [0.0] * 4
+    bad = int((~(ratio <= 1)).sum()) if not worst <= 1 else 0
     index = tuple(i + o for i, o in zip(index, origin, strict=True)) if origin and index else index
     return Comparison(
         name=name,
@@ -112,26 +117,16 @@ def compare(
         bound=picked[2],
         bad=bad,
         elements=out.numel(),
-        exact=int((bound == 0).sum()),
+        exact=int(exact_count),
         unbounded=0 if _finite(bounds) else int(bound.isinf().sum()),
         rms=_rms(ratio, bound, bounds, worst),
         varies=_varies(out),
         reference_varies=_varies(reference),
-        useless=int(idle.sum()),
+        useless=int(useless_count),
     )
 
 
 Extremes: TypeAlias = tuple[float, float]
-
-
-def extremes(values: Tensor) -> Extremes:
-    """Returns the least and the largest, NaN where one is; 0 of none. One pass over memory tells whether all
-    are finite, where `isfinite` takes five."""
-    if not values.numel():
-        return 0.0, 0.0
-    wide = values.to(torch.float32) if values.is_floating_point() and values.element_size() == 1 else values
-    low, high = wide.aminmax()
-    return float(low), float(high)
 
 
 def _finite(ends: Extremes) -> bool:
@@ -181,13 +176,14 @@ def useless(reference: Tensor, bound: Tensor, scale: float = 0.0) -> Tensor:
     if reference.dtype == torch.bool:
         return bound > 0
     wide = reference.to(torch.float64)
-    finite = wide if _finite(extremes(wide)) else wide[wide.isfinite()]
+    of_reference, (_, widest) = extremes_of(wide, bound)
+    finite = wide if _finite(of_reference) else wide[wide.isfinite()]
     if finite.numel() >= FEWEST:
         spread = float(finite.std(correction=0))
     else:
         spread = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
     least = max(scale if spread <= NOUGHT * scale else spread, FLUSHED)
-    if bound.numel() and extremes(bound)[1] <= least:
+    if bound.numel() and widest <= least:
         return torch.zeros_like(bound, dtype=torch.bool)
     return (bound != 0) & ~(bound <= wide.abs().clamp_(min=least))
 

@@ -28,13 +28,14 @@ from ucutlass.reference import (
     whole_results,
 )
 from ucutlass.reference.binding import shape_of
+from ucutlass.reference.host_numbers import extremes, extremes_of, numbers
 from ucutlass.reference.interpreter import Argument, device_of
 from ucutlass.reference.projections import projection_errors
 from ucutlass.reference.rounding import outer_dtype
 from ucutlass.reference.slices import NOTHING, ResultShape
 from ucutlass.runtime.inputs import result_types
 from ucutlass.runtime.verify.accepted import AcceptedResults
-from ucutlass.runtime.verify.comparison import Comparison, compare, extremes, merged, unravel
+from ucutlass.runtime.verify.comparison import Comparison, compare, merged, unravel
 from ucutlass.runtime.verify.guards import POISONS, Guarded, guarded, words
 from ucutlass.runtime.verify.verdict import LaunchProblem, LaunchVerdict
 from ucutlass.spans import span, timed_items
@@ -95,7 +96,7 @@ def judge_launch(
     # Parts of a reference are made after launches, which may have changed what they were given.
     with span("inputs"):
         snapshot = [a.clone() if isinstance(a, Tensor) else a for a in arguments]
-        scale = max((size_of_argument(a) for a in arguments), default=0.0)
+        scale = largest_of_arguments(arguments)
     comparing = _Comparing(
         program,
         snapshot,
@@ -262,13 +263,15 @@ def _is_repeated(
     return torch.equal(words(piece), words(before.slice_of(number, out)))
 
 
-def size_of_argument(argument: Argument) -> float:
-    """Returns the largest finite magnitude of a float tensor's numbers."""
-    if not isinstance(argument, Tensor) or not argument.is_floating_point():
-        return 0.0
-    ends = extremes(argument)
+def largest_of_arguments(arguments: Sequence[Argument]) -> float:
+    """Returns the largest finite magnitude of the float tensors' numbers."""
+    floats = [a for a in arguments if isinstance(a, Tensor) and a.is_floating_point()]
+    return max((_largest(a, ends) for a, ends in zip(floats, extremes_of(*floats), strict=True)), default=0.0)
+
+
+def _largest(tensor: Tensor, ends: tuple[float, float]) -> float:
     if not all(map(math.isfinite, ends)):
-        wide = argument if argument.element_size() > 1 else argument.to(torch.float32)
+        wide = tensor if tensor.element_size() > 1 else tensor.to(torch.float32)
         ends = extremes(wide.nan_to_num(0.0, 0.0, 0.0))
     return max(map(abs, ends))
 
@@ -319,13 +322,17 @@ def _run(
 def _changed(
     program: Program, arguments: Sequence[Argument], snapshot: Sequence[Argument]
 ) -> list[LaunchProblem]:
+    pairs = [
+        (decl.name, words(now), words(before))
+        for decl, now, before in zip(program.params, arguments, snapshot, strict=True)
+        if isinstance(now, Tensor) and isinstance(before, Tensor)
+    ]
     problems: list[LaunchProblem] = []
-    for decl, now, before in zip(program.params, arguments, snapshot, strict=True):
-        if isinstance(now, Tensor) and isinstance(before, Tensor):
-            bits, as_given = words(now), words(before)
-            if not torch.equal(bits, as_given):
-                at = int((bits != as_given).to(torch.uint8).argmax()) * now.element_size()
-                problems.append(LaunchProblem("input changed", f"{decl.name} changed, first at byte {at}"))
+    changes = numbers(*((bits != as_given).any() for _, bits, as_given in pairs))
+    for (name, bits, as_given), changed in zip(pairs, changes, strict=True):
+        if changed:
+            at = int((bits != as_given).to(torch.uint8).argmax()) * bits.element_size()
+            problems.append(LaunchProblem("input changed", f"{name} changed, first at byte {at}"))
     return problems
 
 

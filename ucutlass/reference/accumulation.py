@@ -46,9 +46,10 @@ from ucutlass.reference.contract import (
     narrow,
     realise,
 )
+from ucutlass.reference.host_numbers import extremes_of
 from ucutlass.reference.indexing import LazyGather, LazyRead
 from ucutlass.reference.named_tensor import Named
-from ucutlass.reference.radius import UNIT, deviation, exact_sums, extremes, finite, granule, with_nonfinite
+from ucutlass.reference.radius import UNIT, deviation, exact_sums, finite, granule, with_nonfinite
 from ucutlass.reference.rounding import FORMATS, overflow_of, round_float
 
 
@@ -203,7 +204,8 @@ def _undetermined(
     value, or what is outside of a window meets an infinity or a NaN."""
     float_format = FORMATS[F16.name if node.accumulate == F16.name else F32.name]
     mask = None
-    if not extremes(magnitude_sum)[1] + extremes(radius)[1] < float_format.largest:
+    (_, most), (_, spread) = extremes_of(magnitude_sum, radius)
+    if not most + spread < float_format.largest:
         high, low = (magnitude_sum + total) / 2 + radius, (magnitude_sum - total) / 2 + radius
         may_overflow, overflows_both_ways = (
             torch.maximum(high, low) >= float_format.largest,

@@ -40,13 +40,14 @@ from ucutlass.reference.accumulation import dot_with_radius, from_operands
 from ucutlass.reference.chunks import in_chunks
 from ucutlass.reference.contract import Operand
 from ucutlass.reference.fast_math import FAST_UNITS
+from ucutlass.reference.host_numbers import extremes
 from ucutlass.reference.indexing import gather
 from ucutlass.reference.interpreter import dot_operand
 from ucutlass.reference.liveness import steps, unrealised, window_source
 from ucutlass.reference.lower_bounds import lower_bound
 from ucutlass.reference.named_tensor import Named
 from ucutlass.reference.nodes import KernelCall, dot_in_range, dot_total, step, unwrapped
-from ucutlass.reference.radius import UNIT, Bounded, bounded, extremes, finite, rounding
+from ucutlass.reference.radius import UNIT, Bounded, bounded, finite, rounding
 from ucutlass.reference.rounding import FORMATS, RANGES, cast, overflow_of
 from ucutlass.spans import span
 

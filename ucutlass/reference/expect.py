@@ -16,6 +16,7 @@ from ucutlass.reference.contract import contract
 from ucutlass.reference.error_bounds import Inputs, analyse, cast_radius
 from ucutlass.reference.errors import UnsupportedError
 from ucutlass.reference.fast_math import early_rounded, lenient
+from ucutlass.reference.host_numbers import extremes_of
 from ucutlass.reference.interpreter import (
     Argument,
     check_arguments,
@@ -28,7 +29,7 @@ from ucutlass.reference.interpreter import (
 )
 from ucutlass.reference.interpreter import evaluate_values as values
 from ucutlass.reference.named_tensor import Named, from_memory, to_memory
-from ucutlass.reference.radius import Bounded, bounded, extremes, finite
+from ucutlass.reference.radius import Bounded, bounded, finite
 from ucutlass.reference.rounding import FORMATS, cast, outer_dtype
 from ucutlass.spans import span
 from ucutlass.torch_functions import RECURRENCES
@@ -139,7 +140,8 @@ def _overflows(part: Bounded, elem: Element) -> Tensor | None:
     if part.radius is None or elem.name not in FORMATS:
         return None
     x, form = part.value.data.to(torch.float64), FORMATS[elem.name]
-    if form.saturates or max(map(abs, extremes(x))) + extremes(part.radius)[1] < form.largest:
+    of_value, (_, most) = extremes_of(x, part.radius)
+    if form.saturates or max(map(abs, of_value)) + most < form.largest:
         return None
     inside = [cast(end, elem).isfinite() for end in (x - part.radius, x + part.radius)]
     straddles = x.isfinite() & part.radius.isfinite() & (inside[0] != inside[1])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ucutlass.reference.chunks import CHUNK
+from ucutlass.reference.host_numbers import extremes
 from ucutlass.reference.named_tensor import Named
 
 UNIT = 2.0**-24
@@ -28,14 +29,6 @@ class Bounded:
     value: Named
     radius: Tensor | None
     unknown: bool = False
-
-
-def extremes(x: Tensor) -> tuple[float, float]:
-    """Returns the least and the largest number, NaN if one is NaN, and 0 for an empty tensor."""
-    if not x.numel():
-        return 0.0, 0.0
-    least, most = x.aminmax()
-    return float(least), float(most)
 
 
 def finite(x: Tensor) -> bool:
@@ -69,7 +62,7 @@ def bounded(value: Named, radius: Tensor | None) -> Bounded:
 def with_nonfinite(value: Tensor, radius: Tensor, unknown: Tensor | None) -> Tensor:
     """Returns the radius corrected for infinities and NaN, for which rounding errors have no meaning:
     infinite where `unknown`, else 0 where the value is not finite."""
-    if finite(radius) and unknown is None:
+    if unknown is None and finite(radius):
         return radius
     adjusted = torch.where(value.isfinite(), radius, torch.zeros_like(radius))
     return adjusted if unknown is None else adjusted.masked_fill(unknown, torch.inf)

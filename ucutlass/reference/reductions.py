@@ -21,18 +21,10 @@ from torch import Tensor
 from ucutlass.ir import Dims, Reduce, Scan, Segment, Softmax, Value
 from ucutlass.ir.elements import F32, F64
 from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.reference.host_numbers import extremes, extremes_of
 from ucutlass.reference.named_tensor import Named
 from ucutlass.reference.nodes import axes, flattened_last, scan
-from ucutlass.reference.radius import (
-    UNIT,
-    Bounded,
-    exact_sums,
-    extremes,
-    finite,
-    growth,
-    rounding,
-    with_nonfinite,
-)
+from ucutlass.reference.radius import UNIT, Bounded, exact_sums, finite, growth, rounding, with_nonfinite
 from ucutlass.reference.rounding import FORMATS, overflow_of
 
 LARGEST = FORMATS[F32.name].largest
@@ -276,7 +268,8 @@ def _scan(node: Scan, part: Bounded, value: Named) -> Tensor | None:
 
 def _scan_overflows(node: Scan, part: Bounded, x: Tensor, e: Tensor, n: int) -> Tensor | None:
     """Returns what `_overflowing` does, element by element."""
-    most = max(map(abs, extremes(x))) + (0.0 if part.radius is None else extremes(e)[1])
+    of_value, *of_radius = extremes_of(x, *(() if part.radius is None else (e,)))
+    most = max(map(abs, of_value)) + sum(largest for _, largest in of_radius)
     if node.op == "cumprod":
         return None if most <= 1 else scan(node, part.value.like(x.abs().add(e).clamp_(min=1))) >= LARGEST
     if n * most < LARGEST:

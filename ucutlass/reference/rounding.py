@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ucutlass.ir.elements import BF16, E4M3, E5M2, F16, F32, F64, I32, I64, S4, S8, TF32, U8, Element
 from ucutlass.reference.errors import UnsupportedError
+from ucutlass.reference.host_numbers import extremes
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,8 @@ def overflow_of(elem: Element) -> float:
 def in_range(x: Tensor, elem: Element) -> Tensor:
     """Returns float64 values of work in a float element type, infinite where they are beyond its range."""
     limit = overflow_of(elem)
-    if x.numel() and (ends := x.aminmax()) and float(ends.max) < limit and float(ends.min) > -limit:
+    least, most = extremes(x)
+    if -limit < least and most < limit:
         return x
     return torch.where(x.abs() >= limit, torch.copysign(torch.full_like(x, torch.inf), x), x)
 

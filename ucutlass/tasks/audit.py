@@ -270,14 +270,14 @@ def _movers(
     from ucutlass.reference.unrounded import unrounded, wide
     from ucutlass.runtime.inputs import generate, roles_of
     from ucutlass.runtime.verify.comparison import useless
-    from ucutlass.runtime.verify.judge import size_of_argument
+    from ucutlass.runtime.verify.judge import largest_of_arguments
 
     base = generate(program, sizes, "normal", seed=seed, device=device)
     other = generate(program, sizes, "normal", seed=seed + 100, device=device)
     expected = expect(program, base)
     exact_program, exact = unrounded(program), wide(base)
     before = evaluate(exact_program, exact)
-    scale = max(map(size_of_argument, base), default=0.0)
+    scale = largest_of_arguments(base)
     idle = [useless(e.reference, e.bound, scale) for e in expected]
     bounded = {i for i, nothing in enumerate(idle) if not bool(nothing.all())}
     limits = [_clear(*pair, scale) for pair in zip(expected, idle, before, strict=True)]
