@@ -32,7 +32,7 @@ PARTS: Mapping[str, str] = MappingProxyType(
         WAITING: "waiting for a worker and for the GPU lock",
         "inputs": "drawing arguments and constructing the module",
         "reference": "the float64 reference, of the program and of the module",
-        "bounds": "the bounds of every element",
+        "bounds": "the reference with the bounds of every element",
         "launch": "loading kernels and launching them to be judged",
         "comparison": "comparing results with their references",
         "timing": "timing candidates, in turns with their baselines",

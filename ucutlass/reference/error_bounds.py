@@ -49,7 +49,6 @@ from ucutlass.reference.named_tensor import Named
 from ucutlass.reference.nodes import KernelCall, dot_in_range, dot_total, step, unwrapped
 from ucutlass.reference.radius import UNIT, Bounded, bounded, finite, rounding
 from ucutlass.reference.rounding import FORMATS, RANGES, cast, overflow_of
-from ucutlass.spans import span
 
 EXACT: frozenset[str] = frozenset(
     {
@@ -126,8 +125,7 @@ def _bounded(node: Value, inputs: Inputs, bound_of: Callable[[Value], Bounded]) 
     if isinstance(node, Dot):
         return _dot(node, inputs.call, bound_of)
     parts = [bound_of(c) for c in children(node)]
-    with span("reference"):
-        value = step(node, [p.value for p in parts], inputs.call)
+    value = step(node, [p.value for p in parts], inputs.call)
     match node:
         case ParamValue(index=index):
             radius = inputs.radii[index]
@@ -483,8 +481,7 @@ def _dot(node: Dot, call: KernelCall, bound_of: Callable[[Value], Bounded]) -> B
     if node.elem.kind == "float":
         total, radius = dot_with_radius(node, left.value, right.value, radii)
         return bounded(Named(dot_in_range(node, total), node.dims), radius)
-    with span("reference"):
-        total = dot_total(node, [left.value, right.value])
+    total = dot_total(node, [left.value, right.value])
     value = Named(dot_in_range(node, total), node.dims)
     propagated = from_operands(node, left.value, right.value, radii)
     return bounded(value, None if propagated is None else wrapping(total, propagated))
