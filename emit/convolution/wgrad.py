@@ -4,7 +4,7 @@ the convolution's own.
 
 Both operands lie with K outside in shared memory, as wgmma takes elements of 16 bits (PTX manual,
 "Asynchronous Warpgroup Level Matrix Shared Memory Layout", MN-major). In TF32, which wgmma takes K-major alone, warps
-multiply by mma.sync what they read from the same tiles.
+multiply by mma.sync what they read from the same tiles. F32 is copied in f16 parts and multiplied in three passes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ucutlass.ir.elements import TF32
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, WgradSchedule
 from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, padded, wgrad_access
-from ucutlass.kernels.convolution.smem import end_of_tiles, rows_staged
-from ucutlass.kernels.gemm.plan import GemmProblem
+from ucutlass.kernels.convolution.smem import CONSUMER_REGISTERS, deep, end_of_tiles, rows_staged
+from ucutlass.kernels.gemm.plan import F16_CHAIN, GemmProblem
 
 WGMMA_TYPES = ("f16", "bf16")
 """Compute types that wgmma takes with K outside."""
@@ -86,7 +86,7 @@ def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
         finishes=True,
         groups_at_once=1,
         halves=1,
-        deep=False,
+        **_passes(problem, schedule),
         **_channels(problem, how, run),
         **_column_texts(problem, how),
         **_epilogue(problem, schedule, how, run),
@@ -114,6 +114,19 @@ def _epilogue(
         "row_columns": 128 // problem.b.read.bytes,
         "stage_elements": "0",
         "m": " * ".join([*taps, rows]),
+    }
+
+
+def _passes(problem: ConvolutionProblem, schedule: WgradSchedule) -> dict[str, object]:
+    """In which passes wgmma multiplies, and who has the registers for their sums."""
+    in_parts = problem.passes == "f16x3"
+    return {
+        "in_f16": in_parts,
+        "f16x3": in_parts,
+        "chain": F16_CHAIN,
+        "range_blocks": conv_sm90.RANGE_BLOCKS,
+        "deep": in_parts and deep(*schedule.tile[:2], schedule.groups, problem.passes),
+        "consumer_registers": CONSUMER_REGISTERS.get(schedule.groups),
     }
 
 
@@ -159,7 +172,8 @@ def _column_texts(problem: ConvolutionProblem, how: WgradAccess) -> dict[str, ob
 def check(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
     """Why the template cannot take this schedule, or ""."""
     m, n, k = schedule.tile
-    if problem.compute_type.name not in (*WGMMA_TYPES, TF32.name) or problem.gemm.accumulate != "f32":
+    multiplied = problem.compute_type.name in (*WGMMA_TYPES, TF32.name) or problem.passes == "f16x3"
+    if not multiplied or problem.gemm.accumulate != "f32":
         return f"{problem.compute_type.name} accumulated in {problem.gemm.accumulate} is not multiplied with K outside"
     if any(isinstance(o, Reduction) for o in problem.gemm.outputs):
         return "rows that lie apart are not reduced"

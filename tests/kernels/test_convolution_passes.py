@@ -183,7 +183,7 @@ CASES = {
         "f16x3", GROUPED, {"B": 2, "G": 3, "C": 16, "H": 7, "W": 8, "F": 20}, (192, 32, 16), 16, "fold rows"
     ),
     "f16x3, weights' gradient, channels innermost": Case(
-        "f16x3", WEIGHTS, {"N": 20, "H": 3, "W": 20, "C": 12, "K": 24}, (64, 64, 64), 32
+        "f16x3", WEIGHTS, {"N": 20, "H": 3, "W": 20, "C": 12, "K": 24}, (64, 64, 64), 32, "tile 64x64x64"
     ),
     "f16x3, weights' gradient, a sum shared by a cluster": Case(
         "f16x3", WEIGHTS, {"N": 33, "H": 2, "W": 20, "C": 20, "K": 24}, (64, 64, 64), 64, "split_k 2"
@@ -270,7 +270,11 @@ def test_passes_are_right(name: str) -> None:
 def test_images_lie_inside_of_windows_where_these_are_out_of_reach() -> None:
     """TMA reaches less far with channels as a third axis of space."""
     for width, scattered in ((12, False), (20, True)):
-        planned = plan(passed(WEIGHTS, "f16x3"), {"N": 20, "H": 3, "W": width, "C": 12, "K": 24}, "sm90a")
+        planned = plan(
+            passed(WEIGHTS, "f16x3", "tile 64x64x64"),
+            {"N": 20, "H": 3, "W": width, "C": 12, "K": 24},
+            "sm90a",
+        )
         assert isinstance(planned.plan, ConvolutionPlan)
         how = im2col(planned.plan.problem)
         assert isinstance(how, Im2col) and how.scattered is scattered

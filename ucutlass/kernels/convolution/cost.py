@@ -130,7 +130,7 @@ def _elements_read(operand: OperandAccess, sizes: tuple[int, ...]) -> int:
 
 def _rate(problem: ConvolutionProblem, schedule: ConvolutionSchedule, device: Device) -> str:
     """Returns the entry of `Device.peaks` at which the kernel multiplies."""
-    if isinstance(schedule, Im2colSchedule) and problem.passes != "tensor":
+    if isinstance(schedule, (Im2colSchedule, WgradSchedule)) and problem.passes != "tensor":
         return problem.passes
     compute_type = "f32" if isinstance(schedule, UNTILED) else problem.compute_type.name
     return compute_type if compute_type in device.peaks else "f32"

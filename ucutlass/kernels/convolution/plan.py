@@ -258,7 +258,7 @@ class WgradSchedule:
     TF32. `tile` is
     M x N x K in elements, K the positions of a stage, M in blocks of `part` channels of one tap each; the rest
     as in `Im2colSchedule`. `word`: a warp group reads lines of positions that are no whole 16 bytes, so many bytes of a line
-    at a time, 0 where TMA does."""
+    at a time, 0 where TMA does. `math` is how f32 is multiplied."""
 
     tile: tuple[int, int, int]
     part: int
@@ -267,6 +267,7 @@ class WgradSchedule:
     blocks: int
     joined: bool = False
     word: int = 0
+    math: Passes = "tensor"
 
 
 ConvolutionSchedule: TypeAlias = (

@@ -255,7 +255,8 @@ def gradient_of_weights(
         return "groups do not fill a tile together"
     (clocks, splits, schedule), ready = min(fitting, key=lambda p: p[0][:2])
     unit = "mma.sync" if problem.compute_type == TF32 else "wgmma"
-    why = f"TMA gathers the positions of windows, {unit} multiplies; {splits} parts of the sum"
+    passes = " in three f16 passes" if problem.passes == "f16x3" else ""
+    why = f"TMA gathers the positions of windows, {unit} multiplies{passes}; {splits} parts of the sum"
     seconds = clocks / device.clock + copies_seconds(ready, sizes, device)
     return Algorithm(ready, schedule, splits, (Note("", "im2col", why), *copies_note(ready)), seconds)
 
@@ -269,6 +270,17 @@ def _gradient_beside(
     return _first(
         gradient_of_weights(convolution_problem(p, sizes, aligned), sizes, device) for p in patterns
     )
+
+
+def _gradient_in_f16(
+    pattern: ConvolutionPattern, sizes: tuple[int, ...], device: Device, aligned: Aligned
+) -> Algorithm | str:
+    """As `_gradient_beside`, of f32 in three passes of f16."""
+    patterns = [pattern]
+    if pattern.b.windowed and not pattern.a.windowed:
+        patterns.append(exchanged(pattern))
+    wholes = (in_parts(convolution_problem(p, sizes, aligned), "f16x3") for p in patterns)
+    return _first(w if isinstance(w, str) else gradient_of_weights(w, sizes, device) for w in wholes)
 
 
 def by_images(
@@ -386,6 +398,7 @@ _Beside: TypeAlias = Callable[[ConvolutionPattern, tuple[int, ...], Device, Alig
 
 BESIDE: tuple[tuple[Element, tuple[Math | None, ...], _Beside], ...] = (
     (F32, (None, "f16x3"), _fast_runs),
+    (F32, (None, "f16x3"), _gradient_in_f16),
     (TF32, (None, "f16"), _fast_runs),
     *(
         (type_, (None,), algorithm)

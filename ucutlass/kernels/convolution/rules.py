@@ -383,11 +383,11 @@ def _threads(c: ConvolutionCandidate[Any]) -> Breach | None:
 
 
 def _wgrad(request: PartialSchedule) -> Breach | None:
-    if not without(request, "warps", "fold", "raster", "swizzle").fixed():
+    if not without(request, "warps", "fold", "math", "raster", "swizzle").fixed():
         return None
     return Breach(
         "this kernel's tile, stages and blocks are the planner's",
-        "leave all but `warps`, `raster` and `swizzle` out",
+        "leave all but `warps`, `math`, `raster` and `swizzle` out",
         tuple(request.fixed()),
     )
 

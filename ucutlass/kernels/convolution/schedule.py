@@ -89,7 +89,8 @@ def request_of(s: ConvolutionSchedule, launch: tuple[int, ...]) -> PartialSchedu
                 swizzle=swizzle,
             )
     fold: Fold | None = "groups" if s.joined else None
-    return PartialSchedule(warps="cooperative", fold=fold, raster=word, swizzle=swizzle)
+    math = None if s.math == "tensor" else s.math
+    return PartialSchedule(warps="cooperative", fold=fold, math=math, raster=word, swizzle=swizzle)
 
 
 def resolve(

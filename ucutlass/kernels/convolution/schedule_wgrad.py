@@ -12,10 +12,17 @@ from ucutlass.ir.elements import TF32
 from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Reduction
-from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess, WgradSchedule, unit_dim
+from ucutlass.kernels.convolution.plan import (
+    ConvolutionProblem,
+    OperandAccess,
+    Passes,
+    WgradSchedule,
+    unit_dim,
+)
 from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, joined_groups_of, padded, wgrad_access
 from ucutlass.kernels.convolution.schedule_im2col import (
     BYTES,
+    F16X3_TILES,
     ROW_BYTES,
     FoldedPlaces,
     clocks,
@@ -69,7 +76,7 @@ H200 with nine layers: 1.22 to 1.68, and 1.18 to 1.36; of 128 x 128 0.8 to 1.03)
 class Finish:
     """What adding parts takes: clocks of the launch, and bytes a clock of all SMs, written and read again
     (estimates: an H200's L2). `alone`: how much longer one, two or three warp groups take that
-    have an SM for themselves (fitted to an H200)."""
+    have an SM for themselves in one pass (fitted to an H200; in three passes it took no longer)."""
 
     launch: float = 3000.0
     bytes: float = 2000.0
@@ -97,6 +104,10 @@ class Synchronous:
 
 SYNCHRONOUS = Synchronous()
 
+ROW_OF_PARTS = 2.3
+"""Clocks in which TMA brings a row of columns of either f16 part; one of channels takes `row_clocks`. By both, prices are
+within a fifth of what an H200 took of most of 70 kernels of nine layers."""
+
 REGISTERS, MOST_REGISTERS = 16384, 255
 """Of a quarter of an SM, and of a thread."""
 
@@ -108,7 +119,8 @@ def prepared_wgrad(
     problem: ConvolutionProblem, sizes: tuple[int, ...]
 ) -> tuple[ConvolutionProblem, WgradAccess] | str:
     """The problem with operands in an order that TMA gathers, or why there is none."""
-    if problem.compute_type.name not in (*WGMMA_TYPES, TF32.name) or problem.gemm.accumulate != "f32":
+    multiplied = problem.compute_type.name in (*WGMMA_TYPES, TF32.name) or problem.passes == "f16x3"
+    if not multiplied or problem.gemm.accumulate != "f32":
         return f"compute type {problem.compute_type.name} accumulated in {problem.gemm.accumulate} is not multiplied by wgmma here"
     if any(isinstance(o, Reduction) for o in problem.gemm.outputs):
         return "rows that lie apart are not reduced"
@@ -243,7 +255,7 @@ def _side_by_side(operand: OperandAccess, joined: set[int], sizes: tuple[int, ..
     if operand.pack is None or len(operand.axes) < 2:
         return operand
     group, own = (operand.axes[i].extent for i in operand.order[-2:])
-    whole = sizes[group] * sizes[own] * operand.read.bytes % BYTES == 0
+    whole = sizes[group] * sizes[own] * operand.read.bytes % BYTES == 0 and not operand.split
     return replace(operand, pad=1) if group in joined and whole else operand
 
 
@@ -282,7 +294,8 @@ def wgrad_schedule(
         images = 1 if how.image is None else sizes[problem.a.axes[how.image].extent]
         steps = images * math.ceil(_positions(problem, how, sizes) / depth)
     candidates: list[tuple[float, int, WgradSchedule]] = []
-    tiles_tried = TF32_TILES if synchronous else BY_WARPS if word else TILES
+    passes = problem.passes
+    tiles_tried = TF32_TILES if synchronous else BY_WARPS if word else _tiles_of(passes)
     for part, (tile_m, tile_n, groups) in itertools.product(parts, tiles_tried):
         if how.joined:
             width = sizes[problem.b.axes[how.columns[0]].extent]
@@ -292,18 +305,24 @@ def wgrad_schedule(
         run = channels * (tile_n // width) if how.joined else channels
         rows = channels if how.k_major else taps * math.ceil(run / part) * part
         for blocks in range(1, MOST_BLOCKS + 1):
-            held = stages_held(tile_m, tile_n, groups, blocks, steps, device, producers=4 if word else 1)
+            held = stages_held(
+                tile_m, tile_n, groups, blocks, steps, device, passes, producers=4 if word else 1
+            )
             if held == 0 or (synchronous and not _fragments_fit(tile_m, tile_n, groups, blocks)):
                 continue
-            schedule = WgradSchedule((tile_m, tile_n, depth), part, held, groups, blocks, how.joined, word)
+            tile = (tile_m, tile_n, depth)
+            schedule = WgradSchedule(tile, part, held, groups, blocks, how.joined, word, passes)
             tiles = math.ceil(rows / tile_m) * math.ceil(n / tile_n) * batch
             for splits in _splits(tiles, blocks, steps, device):
                 steps_each = math.ceil(steps / splits)
                 if synchronous:
                     time = _synchronous_clocks(schedule, channels, tiles * splits, steps_each, device)
                 else:
-                    time = clocks(schedule, rows, n, batch * splits, steps_each, device, word=word)
-                    if word == 0 and min(blocks, math.ceil(tiles * splits / device.sms)) == 1:
+                    time = clocks(schedule, rows, n, batch * splits, steps_each, device, passes, word)
+                    if passes == "f16x3":
+                        time = max(time, _row_clocks(schedule, channels, tiles * splits, steps_each, device))
+                    alone = min(blocks, math.ceil(tiles * splits / device.sms)) == 1
+                    if word == 0 and passes == "tensor" and alone:
                         time *= FINISH.alone[groups - 1]
                     time *= SMALL_TILES.get(tile_m * tile_n, 1.0) if how.k_major and word == 0 else 1.0
                 if splits > 1:
@@ -311,6 +330,10 @@ def wgrad_schedule(
                     time += FINISH.launch + moved / FINISH.bytes
                 candidates.append((time, splits, schedule))
     return min(candidates, key=lambda f: f[:2], default=None)
+
+
+def _tiles_of(passes: Passes) -> tuple[tuple[int, int, int], ...]:
+    return F16X3_TILES if passes == "f16x3" else TILES
 
 
 def _fragments_fit(tile_m: int, tile_n: int, groups: int, blocks: int) -> bool:
@@ -337,6 +360,14 @@ def _synchronous_clocks(
     row = row_clocks(channels, part, "tensor") / math.ceil(channels / part)
     brought = depth * (tile_m / part * row + tile_n * 4 / ROW * SYNCHRONOUS.row)
     return SYNCHRONOUS.launch + most * (steps * max(step, brought) + SYNCHRONOUS.wave)
+
+
+def _row_clocks(schedule: WgradSchedule, channels: int, blocks: int, steps: int, device: Device) -> float:
+    """Clocks in which TMA brings the rows of both f16 parts to the SM of the most blocks."""
+    tile_m, tile_n, depth = schedule.tile
+    row = row_clocks(channels, schedule.part, "tensor") / math.ceil(channels / schedule.part)
+    rows = tile_m / schedule.part * row + tile_n * 2 / ROW * ROW_OF_PARTS
+    return FINISH.launch + math.ceil(blocks / device.sms) * steps * 2 * depth * rows
 
 
 def _splits(tiles: int, blocks: int, steps: int, device: Device) -> list[int]:
