@@ -17,7 +17,7 @@ from ucutlass.emit.text import product
 from ucutlass.ir.elements import TF32
 from ucutlass.kernels.access import Access
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, DepthwiseWgradSchedule
-from ucutlass.kernels.convolution.plan_depthwise_wgrad import BLOCKS, DepthwiseWgrad, depthwise_wgrad
+from ucutlass.kernels.convolution.plan_depthwise_wgrad import BLOCKS, access_of, copied_together, tile_bytes
 
 STAGED = 8192
 """Sums that a block's warps add through shared memory at a time at most."""
@@ -38,7 +38,7 @@ class SlotText:
 def render(problem: ConvolutionProblem, schedule: DepthwiseWgradSchedule, early_launches: bool) -> str:
     """The code of a plan with a DepthwiseWgradSchedule, for `ucutlass.emit.text.finish`. `early_launches`: the GPU has
     programmatic dependent launch. Raises ValueError for a problem that is no such gradient."""
-    how = _access(problem, schedule)
+    how = access_of(problem, schedule)
     gemm = problem.gemm
     inputs = tuple(_slot(i, a, CPP[kind_of(a.elem)]) for i, a in enumerate(gemm.inputs))
     outputs = tuple(_slot(i, o.access, CPP[taken(o)]) for i, o in enumerate(gemm.outputs))
@@ -52,15 +52,23 @@ def render(problem: ConvolutionProblem, schedule: DepthwiseWgradSchedule, early_
     )
     outer = tuple(i for i in range(len(problem.k)) if i not in (how.rows.k, how.inner))
     warps, taps = schedule.threads // 32, math.prod(how.taps)
+    at_once = max(1, min(taps, STAGED // (warps * schedule.width * schedule.lanes)))
+    copy = copied_together(problem, schedule.width * schedule.lanes)
     return text.render(
         "convolution/depthwise_wgrad.cu.j2",
+        columns=schedule.columns,
+        copy=copy,
+        along_b=how.columns_b,
+        shared_bytes=max(
+            tile_bytes(problem, schedule), 4 * warps * at_once * schedule.width * schedule.lanes
+        ),
         includes=includes(INCLUDES),
         compute_type="tf32" if problem.compute_type == TF32 else "",
         width=schedule.width,
         rows=schedule.rows,
         lanes=schedule.lanes,
         threads=schedule.threads,
-        taps_at_once=max(1, min(taps, STAGED // (warps * schedule.width * schedule.lanes))),
+        taps_at_once=at_once,
         most_blocks=BLOCKS,
         down=how.rows,
         along=how.columns,
@@ -85,20 +93,6 @@ def render(problem: ConvolutionProblem, schedule: DepthwiseWgradSchedule, early_
         axes_b=len(problem.b.axes),
         early_launches=early_launches,
     )
-
-
-def _access(problem: ConvolutionProblem, schedule: DepthwiseWgradSchedule) -> DepthwiseWgrad:
-    dims = {d for run in problem.batch for d in run}
-    windows = [problem.a.axes[axis].window for axis in problem.a.windows]
-    taps = [next((d for d, _ in w.terms if d in dims), None) for w in windows if w is not None]
-    sizes = [1] * problem.gemm.dims
-    for dim, count in zip(taps, schedule.taps, strict=False):
-        if dim is not None:
-            sizes[dim] = count
-    how = depthwise_wgrad(problem, tuple(sizes), {d for d in taps if d is not None})
-    if isinstance(how, str):
-        raise ValueError(how)
-    return how
 
 
 def _slot(index: int, access: Access, value: str) -> SlotText:

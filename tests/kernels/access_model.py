@@ -31,6 +31,7 @@ from ucutlass.kernels.convolution.plan import (
     slide,
     unit_dim,
 )
+from ucutlass.kernels.convolution.plan_depthwise_wgrad import copied_together
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.plan_register_tile import RegisterTile, register_tile
 from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, wgrad_access
@@ -189,6 +190,8 @@ def _direct(launch: Launch, schedule: DirectSchedule, draw: Random) -> Iterator[
 def _depthwise_wgrad(launch: Launch, schedule: DepthwiseWgradSchedule, draw: Random) -> Iterator[str]:
     """A thread reads neighbouring channels of both operands together."""
     problem, width = launch.plan.problem, schedule.width
+    if schedule.columns:
+        width = copied_together(problem, schedule.width * schedule.lanes)
     last = unit_dim(problem.b)
     if width == 1 or last is None:
         return

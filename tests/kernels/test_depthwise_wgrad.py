@@ -4,12 +4,15 @@ emulator, and which kernel the planner takes."""
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from tests.kernels.convolution_emulated import judge, plan
 from ucutlass.diagnostics import ProgramError
 from ucutlass.kernels.convolution.plan import ConvolutionPlan, DepthwiseWgradSchedule, DirectSchedule
+from ucutlass.kernels.convolution.plan_depthwise_wgrad import TILE_BYTES, tile_bytes
+from ucutlass.kernels.planned import Planned
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
@@ -68,6 +71,63 @@ def test_gradients_compute_their_program(
     written, chosen = _planned(text, element, schedule, sizes)
     assert isinstance(chosen, DepthwiseWgradSchedule) and chosen.width == width
     assert judge(written, sizes, arch="sm90a") == []
+
+
+LARGE = LAST.replace("R=3, S=3", "R=5, S=5").replace("P + R - 1, W = Q + S - 1", "P + R - 2, W = Q + S - 2")
+LARGE_STEPS = LARGE.replace("P + R - 2, W = Q + S", "2*P + R - 2, W = 2*Q + S")
+LARGE_DILATED = LARGE.replace("P + R - 2, W = Q + S - 2", "P + 2*R - 4, W = Q + 3*S - 6")
+LARGE_FUSED = LARGE.replace("y: E[N", "d: f32[C, R=5, S=5], y: E[N").replace("y) S", "y) * 0.5 + d S")
+
+
+@emulated
+@pytest.mark.parametrize(
+    ("text", "element", "sizes", "tile"),
+    [
+        pytest.param(LARGE, "f16", {"N": 2, "C": 40, "H": 9, "W": 11}, (4, 5), id="beyond all axes"),
+        pytest.param(LARGE_STEPS, "bf16", {"N": 2, "C": 8, "H": 15, "W": 17}, (2, 3), id="strided"),
+        pytest.param(LARGE_DILATED, "f16", {"N": 2, "C": 6, "H": 11, "W": 10}, (3, 4), id="dilated"),
+        pytest.param(LARGE_FUSED, "bf16", {"N": 2, "C": 12, "H": 7, "W": 6}, (7, 6), id="an image"),
+    ],
+)
+def test_tiles_in_shared_memory_compute_their_program(
+    text: str, element: str, sizes: dict[str, int], tile: tuple[int, int]
+) -> None:
+    step = 2 if text is LARGE_STEPS else 1
+    sizes = {**sizes, "P": -(-sizes["H"] // step), "Q": -(-sizes["W"] // step)}
+    written, chosen = _planned(text, element, "", sizes)
+    assert isinstance(chosen, DepthwiseWgradSchedule)
+    schedule = replace(chosen, rows=tile[0], columns=tile[1])
+
+    def tiled(planned: Planned) -> Planned:
+        assert isinstance(planned.plan, ConvolutionPlan)
+        return replace(planned, plan=replace(planned.plan, schedule=schedule))
+
+    assert judge(written, sizes, 0, "sm90a", tiled) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "element", "tiled"),
+    [
+        pytest.param(LARGE, "bf16", True, id="many taps"),
+        pytest.param(LARGE, "f32", False, id="many taps of f32"),
+        pytest.param(LAST, "bf16", False, id="few taps"),
+        pytest.param(WIDE, "bf16", False, id="channels first"),
+    ],
+)
+def test_many_taps_of_16_bits_share_tiles_that_fit(text: str, element: str, tiled: bool) -> None:
+    sizes = {"N": 16, "C": 64, "H": 28, "W": 28, "P": 28, "Q": 28}
+    written, chosen = _planned(text, element, "", sizes)
+    assert isinstance(chosen, DepthwiseWgradSchedule) and (chosen.columns > 0) is tiled
+    made = plan(written, sizes, "sm90a").plan
+    assert isinstance(made, ConvolutionPlan)
+    assert tile_bytes(made.problem, chosen) <= TILE_BYTES
+
+
+def test_fixed_rows_have_a_tile_of_their_own() -> None:
+    sizes = {"N": 16, "C": 64, "H": 28, "W": 28, "P": 28, "Q": 28}
+    for rows in (1, 8):
+        _, chosen = _planned(LARGE, "bf16", f"rows {rows}", sizes)
+        assert isinstance(chosen, DepthwiseWgradSchedule) and chosen.rows == rows and chosen.columns > 0
 
 
 def test_few_products_of_a_result_have_one_thread() -> None:

@@ -20,7 +20,7 @@ from ucutlass.kernels.convolution.plan import (
     RegisterTileSchedule,
     WgradSchedule,
 )
-from ucutlass.kernels.convolution.plan_depthwise_wgrad import BLOCKS
+from ucutlass.kernels.convolution.plan_depthwise_wgrad import BLOCKS, tile_bytes
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.plan_register_tile import RegisterTile, register_tile
 from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, wgrad_access
@@ -224,7 +224,8 @@ def _resident(problem: ConvolutionProblem, schedule: ConvolutionSchedule, arch: 
             registers = min(255, _sums(schedule) * (2 if schedule.items > 1 else 1) + 40)
             return blocks_per_sm(arch, schedule.threads, registers, 0)
         case DepthwiseWgradSchedule(threads=threads):
-            return blocks_per_sm(arch, threads, min(255, _sums(schedule) + 64), 0)
+            held = tile_bytes(problem, schedule)
+            return blocks_per_sm(arch, threads, min(255, _sums(schedule) + 64), held)
         case RegisterTileSchedule(threads=threads):
             return blocks_per_sm(arch, threads, min(255, _sums(schedule) + 64), 0)
 
@@ -264,6 +265,8 @@ def _memory(problem: ConvolutionProblem, schedule: ConvolutionSchedule) -> dict[
     """Returns bytes of shared memory by part. The epilogue goes through the stages' bytes; what it takes
     beyond them counts."""
     match schedule:
+        case DepthwiseWgradSchedule(columns=columns) if columns:
+            return {"tile": tile_bytes(problem, schedule)}
         case DirectSchedule() | DepthwiseWgradSchedule() | RegisterTileSchedule():
             return {}
         case Sm80Schedule(tile, warp_tile, stages, _):

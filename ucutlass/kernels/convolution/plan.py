@@ -207,13 +207,16 @@ class DirectSchedule:
 class DepthwiseWgradSchedule:
     """Multiply-adds for a gradient of a depthwise convolution's weights: a thread sums the taps of `width`
     neighbouring channels, `taps` along both windows, over its part of the positions, `rows` of them below one another
-    at a time. `lanes` neighbouring threads have neighbouring channels. A second kernel adds the parts."""
+    at a time. `lanes` neighbouring threads have neighbouring channels. A second kernel adds the parts. Where `columns` is
+    not 0, a thread block copies what so many positions side by side and `rows` below one another read to shared memory
+    first."""
 
     width: int
     rows: int
     lanes: int
     threads: int
     taps: tuple[int, int]
+    columns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ an element of the gradient once and one of the input once for each tap along a l
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, replace
 
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, DepthwiseWgradSchedule, unit_dim
@@ -48,7 +49,7 @@ class DepthwiseWgrad:
     """The windows along lines and, where there are two, across them, and the axis of B that the positions of the first
     are. `inner` is the contracted dimension of which neighbouring threads have neighbouring positions: that of the
     second window, or one that lies within the only one, if any. `channels` are the other modes of the result;
-    `adjacent`: those of the last one are neighbours in both operands."""
+    `adjacent`: those of the last one are neighbours in both operands. `columns_b` is as `rows_b`, of the second window."""
 
     rows: PositionWindow
     columns: PositionWindow | None
@@ -56,6 +57,7 @@ class DepthwiseWgrad:
     inner: int | None
     channels: tuple[int, ...]
     adjacent: bool
+    columns_b: int = -1
 
     @property
     def taps(self) -> tuple[int, int]:
@@ -111,7 +113,25 @@ def depthwise_wgrad(
     adjacent = unit_dim(problem.a) == last and unit_dim(problem.b) == last
     within = [axis.extent for axis in problem.a.axes[rows.axis + 1 :] if axis.extent in problem.k]
     inner = columns.k if columns is not None else problem.k.index(within[-1]) if within else None
-    return DepthwiseWgrad(rows, columns, rows_b, inner, channels, adjacent)
+    columns_b = -1
+    if columns is not None:
+        columns_b = next(i for i, axis in enumerate(problem.b.axes) if axis.extent == problem.k[columns.k])
+    return DepthwiseWgrad(rows, columns, rows_b, inner, channels, adjacent, columns_b)
+
+
+def access_of(problem: ConvolutionProblem, schedule: DepthwiseWgradSchedule) -> DepthwiseWgrad:
+    """Returns how threads sum the gradient by a schedule. Raises ValueError for a problem that is no such gradient."""
+    dims = {d for run in problem.batch for d in run}
+    windows = [problem.a.axes[axis].window for axis in problem.a.windows]
+    taps = [next((d for d, _ in w.terms if d in dims), None) for w in windows if w is not None]
+    sizes = [1] * problem.gemm.dims
+    for dim, count in zip(taps, schedule.taps, strict=False):
+        if dim is not None:
+            sizes[dim] = count
+    how = depthwise_wgrad(problem, tuple(sizes), {d for d in taps if d is not None})
+    if isinstance(how, str):
+        raise ValueError(how)
+    return how
 
 
 def depthwise_wgrad_schedule(
@@ -132,7 +152,121 @@ def depthwise_wgrad_schedule(
     positions = sizes[problem.k[how.rows.k]]
     rows = min(rows, 1 << max(0, positions - 1).bit_length())
     threads = 128 if how.adjacent else 256
+    few = taps >= TILED_TAPS and width * taps <= FEW_SUMS
+    if problem.a.elem.bytes == 2 and few and width * lanes >= TILED_CHANNELS:
+        line = DepthwiseWgradSchedule(width, 1, TILED_CHANNELS // width, threads, how.taps)
+        if tiled := _cheapest_tile(problem, how, sizes, line):
+            return tiled
     lines = math.prod(sizes[d] for d in problem.k) // positions
     while rows > 1 and BUSY_SHARE * lines * math.ceil(positions / rows) * lanes < threads:
         rows //= 2
     return DepthwiseWgradSchedule(width, rows, lanes, threads, how.taps)
+
+
+# --- tiles in shared memory -------------------------------------------------------------
+
+TILED_TAPS, TILED_CHANNELS = 16, 32
+"""Taps of 16 bits from which what windows share is read from shared memory, and the channels of a tile. An H200 took 15.5,
+31.1 and 18.9 us so for 23.2, 35.5 and 24.6 without (25 taps), and 23.7, 38.9 and 26.2 by tiles of 64 channels; for other
+layers 13.5 for 10.5 (nine taps), 218 for 145 (49), 41.9 for 28.5 (tiles of 16 channels)."""
+
+TILE_BYTES = 52 * 1024
+"""Of a tile at most, so that an SM holds four."""
+
+MOST_ROWS, MOST_COLUMNS = 8, 64
+"""Of a tile."""
+
+COPIED = 24.0
+"""Instructions in which a thread copies neighbouring channels of a tile once, addresses included (an estimate)."""
+
+SMS, LEAST_BESIDE, TILE_LATENCY = 132, 2, 1500.0
+"""Of an H100; blocks that hide each other's instructions, as if so many shared an SM at least; and clocks in which a tile
+arrives (estimates)."""
+
+
+def copied_together(problem: ConvolutionProblem, channels: int) -> int:
+    """Returns the neighbouring channels, of so many, that a thread copies together."""
+    return math.gcd(problem.a.align, problem.b.align, channels)
+
+
+def tile_bytes(problem: ConvolutionProblem, schedule: DepthwiseWgradSchedule) -> int:
+    """Returns the bytes of shared memory that a tile of both operands takes; 0 where there is none."""
+    return _tile_bytes(problem, access_of(problem, schedule), schedule) if schedule.columns else 0
+
+
+def _tile_bytes(problem: ConvolutionProblem, how: DepthwiseWgrad, schedule: DepthwiseWgradSchedule) -> int:
+    places = schedule.rows * schedule.columns + _places_read(how, schedule)
+    return places * _channels(schedule) * problem.a.elem.bytes
+
+
+def tile_columns(
+    problem: ConvolutionProblem, sizes: tuple[int, ...], schedule: DepthwiseWgradSchedule
+) -> int:
+    """Returns the columns of the tile that is estimated fastest with what else the schedule has; 0 where there is none."""
+    tiles = _tiles(problem, access_of(problem, schedule), sizes, schedule, (schedule.rows,))
+    return min(tiles, key=lambda t: t[0], default=(0.0, replace(schedule, columns=0)))[1].columns
+
+
+def _cheapest_tile(
+    problem: ConvolutionProblem, how: DepthwiseWgrad, sizes: tuple[int, ...], schedule: DepthwiseWgradSchedule
+) -> DepthwiseWgradSchedule | None:
+    tiles = _tiles(problem, how, sizes, schedule, range(1, MOST_ROWS + 1))
+    return min(tiles, key=lambda t: t[0])[1] if tiles else None
+
+
+def _tiles(
+    problem: ConvolutionProblem,
+    how: DepthwiseWgrad,
+    sizes: tuple[int, ...],
+    schedule: DepthwiseWgradSchedule,
+    rows_tried: Iterable[int],
+) -> list[tuple[float, DepthwiseWgradSchedule]]:
+    """The tiles that fit, each with the clocks of the block of the most tiles."""
+    together = copied_together(problem, _channels(schedule))
+    if how.columns is None or not how.adjacent or len(how.channels) > 1 or problem.a.elem != problem.b.elem:
+        return []
+    if together % schedule.width or together * problem.a.elem.bytes < LEAST_BYTES:
+        return []
+    down, along = (sizes[problem.k[w.k]] for w in (how.rows, how.columns))
+    images = math.prod(sizes[d] for d in problem.k) // (down * along)
+    (channels,) = how.channels
+    groups = math.ceil(sizes[problem.batch[channels][0]] / _channels(schedule))
+    tiles = []
+    for rows, columns in itertools.product(rows_tried, range(1, min(along, MOST_COLUMNS) + 1)):
+        tile = replace(schedule, rows=rows, columns=columns)
+        if _tile_bytes(problem, how, tile) <= TILE_BYTES:
+            count = images * math.ceil(down / rows) * math.ceil(along / columns)
+            parts = max(1, min(BLOCKS // groups, count))
+            beside = max(LEAST_BESIDE, math.ceil(groups * parts / SMS))
+            each = beside * _instructions(problem, how, tile) + TILE_LATENCY
+            tiles.append((math.ceil(count / parts) * each, tile))
+    return tiles
+
+
+def _instructions(
+    problem: ConvolutionProblem, how: DepthwiseWgrad, schedule: DepthwiseWgradSchedule
+) -> float:
+    """Of a thread for a tile: a load, a conversion of each channel, a multiply-add of each product, and the copies."""
+    taps, (_, across) = math.prod(how.taps), how.taps
+    lines = _reach(how.rows, schedule.rows)
+    loads = (schedule.rows + lines * across) * (1 + schedule.width)
+    products = schedule.rows * taps * schedule.width
+    turns = math.ceil(schedule.columns / (schedule.threads // schedule.lanes))
+    together = copied_together(problem, _channels(schedule))
+    places = schedule.rows * schedule.columns + _places_read(how, schedule)
+    copies = math.ceil(places * _channels(schedule) / together / schedule.threads)
+    return turns * (loads + products) + COPIED * copies
+
+
+def _places_read(how: DepthwiseWgrad, schedule: DepthwiseWgradSchedule) -> int:
+    """The positions of the input that a tile's windows reach."""
+    columns = 1 if how.columns is None else _reach(how.columns, schedule.columns)
+    return _reach(how.rows, schedule.rows) * columns
+
+
+def _reach(window: PositionWindow, positions: int) -> int:
+    return (positions - 1) * window.step + (window.taps - 1) * window.tap + 1
+
+
+def _channels(schedule: DepthwiseWgradSchedule) -> int:
+    return schedule.width * schedule.lanes

@@ -13,6 +13,7 @@ from ucutlass.kernels.convolution.plan import (
     Im2colSchedule,
     RegisterTileSchedule,
 )
+from ucutlass.kernels.convolution.plan_depthwise_wgrad import tile_columns
 from ucutlass.kernels.convolution.rules import (
     DEPTHWISE_WGRAD_RULES,
     DIRECT_RULES,
@@ -112,6 +113,8 @@ def resolve(
                 rows=request.rows or own.rows,
                 threads=request.threads or own.threads,
             )
+            if own.columns:
+                gradient = replace(gradient, columns=tile_columns(bounds.problem, bounds.sizes, gradient))
             sums = ConvolutionCandidate(bounds, own, gradient, launch)
             return broken(DEPTHWISE_WGRAD_RULES, sums) or (gradient, launch)
         case RegisterTileSchedule():
