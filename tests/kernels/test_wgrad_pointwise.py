@@ -12,8 +12,9 @@ from ucutlass import frontend
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import PartialSchedule, show
 from ucutlass.kernels import families
-from ucutlass.kernels.convolution import schedule_wgrad
+from ucutlass.kernels.convolution import planner_tma, schedule_wgrad
 from ucutlass.kernels.convolution.plan import ConvolutionPlan, Im2colSchedule, WgradSchedule
+from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, wgrad_access
 from ucutlass.kernels.gemm.plan import GemmPlan
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
@@ -55,6 +56,32 @@ def test_gradients_compute_their_program(text: str, sizes: dict[str, int], split
     schedule, copied = _kernel(text, sizes)
     assert schedule.word == word and not copied
     assert judge(text, sizes, 0, "sm90a", lambda p: replace(p, launch=(*p.launch[:2], splits))) == []
+
+
+@emulated
+@pytest.mark.parametrize("text", [pytest.param(HALF, id="bf16"), pytest.param(GROUPS, id="groups")])
+def test_copies_with_channels_innermost_compute_their_program(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner_tma, "_by_images", lambda *_: "left out")
+    sizes = {"N": 3, "H": 5, "W": 5, "C": 72, "K": 80} | ({"G": 2} if text is GROUPS else {})
+    assert not _reads_lines(text, sizes)
+    assert judge(text, sizes, 0, "sm90a") == []
+
+
+def _reads_lines(text: str, sizes: dict[str, int]) -> bool:
+    """Whether positions are innermost in what the kernel reads."""
+    chosen = plan(text, sizes, "sm90a").plan
+    assert isinstance(chosen, ConvolutionPlan)
+    how = wgrad_access(chosen.problem)
+    assert isinstance(how, WgradAccess)
+    return how.k_major
+
+
+def test_channels_are_innermost_in_copies_where_lines_would_be_padding_for_the_most() -> None:
+    assert not _reads_lines(HALF, {"N": 64, "H": 5, "W": 5, "C": 448, "K": 2080})
+    assert _reads_lines(HALF, {"N": 64, "H": 7, "W": 7, "C": 144, "K": 72})
+    assert _reads_lines(HALF, {"N": 64, "H": 8, "W": 8, "C": 448, "K": 2080})
 
 
 LINES = """kernel k(x: bf16[N, C, H=7, W=5], w: bf16[K, C]) -> bf16[N, K, H=7, W=5] {

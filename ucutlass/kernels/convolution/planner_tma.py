@@ -286,12 +286,16 @@ def _gradient_in_f16(
 def by_images(
     pattern: ConvolutionPattern, sizes: tuple[int, ...], device: Device, aligned: Aligned
 ) -> Algorithm | str:
-    """Returns the kernel of a gradient of a 1x1 layer's weights that reads the positions of one image at a time, or why
-    it does not take the problem."""
-    ways = prepared_k_major(convolution_problem(pattern, sizes, aligned), sizes, aligned)
+    """Returns the kernel of a gradient of a 1x1 layer's weights that reads the positions of one image at a time, or, where
+    lines would be copied, that of a copy with channels innermost, whose images have no padding between them; or why
+    neither takes the problem."""
+    problem = convolution_problem(pattern, sizes, aligned)
+    ways = prepared_k_major(problem, sizes, aligned)
     if isinstance(ways, str):
         return ways
-    return cheapest([_by_images(*way, sizes, device) for way in ways])
+    copied = any(ready.a.pack is not None for ready, _, _ in ways)
+    turned = [gradient_of_weights(problem, sizes, device)] if copied else []
+    return cheapest([*(_by_images(*way, sizes, device) for way in ways), *turned])
 
 
 def _by_images(
