@@ -245,17 +245,32 @@ def test_depthwise_slides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("channels", "element", "schedule"),
-    [(18, "bf16", Sm80Schedule), (36, "f16", Sm80Schedule), (40, "bf16", Im2colSchedule)],
+    ("images", "channels", "element", "schedule"),
+    [
+        (4, 18, "bf16", Sm80Schedule),
+        (4, 36, "f16", Sm80Schedule),
+        (4, 40, "bf16", Im2colSchedule),
+        (32, 18, "bf16", Im2colSchedule),
+        (32, 26, "f16", Im2colSchedule),
+        (32, 36, "f16", Sm80Schedule),
+    ],
 )
-def test_few_channels_that_end_within_16_bytes_are_read_as_they_lie(
-    channels: int, element: str, schedule: type
+def test_few_channels_that_end_within_16_bytes_are_read_as_they_lie_where_tall_tiles_are_few(
+    images: int, channels: int, element: str, schedule: type
 ) -> None:
     text = f"""kernel k(x: {element}[N, H, W, C], w: {element}[K, R=3, S=3, C]) -> {element}[N, P=H, Q=W, K] {{
   return dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w)
 }}"""
-    sizes = {"N": 32, "H": 56, "W": 56, "C": channels, "K": channels}
+    sizes = {"N": images, "H": 56, "W": 56, "C": channels, "K": channels}
     assert isinstance(_conv(plan(text, sizes, "sm90a")).schedule, schedule)
+
+
+def test_the_narrowest_of_tiles_that_wait_for_rows_is_taken() -> None:
+    text = """kernel k(x: bf16[N, H, W, C], w: bf16[K, R=3, S=3, C]) -> bf16[N, P=H, Q=W, K] {
+  return dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w)
+}"""
+    made = _conv(plan(text, {"N": 64, "H": 56, "W": 56, "C": 18, "K": 18}, "sm90a"))
+    assert isinstance(made.schedule, Im2colSchedule) and made.schedule.tile == (192, 32, 64)
 
 
 def test_rows_of_tf32_are_as_few_as_they_can_be() -> None:

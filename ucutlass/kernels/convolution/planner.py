@@ -86,6 +86,9 @@ MOST_SUMMED = 512
 """Products of a result up to which a window's taps may count as channels, and threads may have
 register tiles."""
 
+TALL, SHORT = 128, 32
+"""Rows of a tile of which as many as SMs make copies of ragged channels pay, and the most channels of those."""
+
 MOST_RAGGED = 48
 """Channels that are no whole rows up to which the multistage kernel is taken."""
 
@@ -214,14 +217,18 @@ def _are_few_in_groups(
     return sizes[channel] <= FEW_IN_GROUPS
 
 
-def _ends_within_rows(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> bool:
+def _ends_within_rows(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device) -> bool:
     """Whether channels of 16 bits are few and would be copied, as they end within the 16 bytes that TMA's strides are
     multiples of: the multistage kernel reads them as they lie, or fewer of them copied; an H100 took 0.5 to 0.6 of the
-    time."""
+    time. Where they are innermost, copies fill rows of 64 bytes and tall tiles all SMs, copies pay: an H200 took 59 us
+    for 97 with 18 channels and 52 for 127 with 26, but 28 for 24 with 36."""
     channel = summed_channel(problem, sizes)
     if channel is None or problem.compute_type.bytes != 2:
         return False
     channels, innermost = sizes[channel], unit_dim(problem.a) == channel
+    tall = math.prod(sizes[d] for d in problem.m) >= TALL * device.sms
+    if innermost and channels <= SHORT and tall:
+        return False
     most = MOST_RAGGED if innermost else MOST_RAGGED // 2
     return FEW_CHANNELS < channels <= most and 2 * channels % 16 > 0 and 2 * channels % COPY_BYTES == 0
 
@@ -259,7 +266,7 @@ def _tiled(
     """Hopper's kernel where TMA gathers the problem, in f32 where that is estimated faster, else the multistage
     one; or the one that `warps` means, or why that cannot be."""
     whole = convolution_problem(pattern, sizes, aligned)
-    if warps is None and not request.fixed() and _ends_within_rows(whole, sizes):
+    if warps is None and not request.fixed() and _ends_within_rows(whole, sizes, device):
         warps = "multistage"
     hopper: Algorithm | str = "before Hopper"
     if arch.wgmma and warps != "multistage":

@@ -490,7 +490,8 @@ def schedule_of(
     passes, depth = problem.passes, 128 // problem.a.read.bytes
     m, n, batch, stages = extents_of(problem, how, part, depth, sizes)
     fold = how.fold is not None or problem.stacked > 1
-    priced: list[tuple[float, int, int, Im2colSchedule]] = []
+    slides = _has_more_results(how, sizes)
+    priced: list[tuple[float, int, int, int, Im2colSchedule]] = []
     for split_k, (tile_m, tile_n, groups, blocks) in itertools.product(
         _splits(problem, how, sizes), _tiles(problem, how, n, sizes)
     ):
@@ -503,12 +504,14 @@ def schedule_of(
         s = Im2colSchedule(tile, part, held, groups, blocks, fold, split_k, passes, joined=joined)
         if price is not None:
             # Where rows decide, wider tiles take as long by their price, and longer for zeros.
-            priced.append((price(s), tile_n, len(priced), s))
+            priced.append((price(s), tile_n, 0, len(priced), s))
             continue
         spent = _schedule_clocks(s, m, n, batch, stages, device)
         if passes == "f16x3" and tile_n == 128 and not fold and does_much(problem):
             spent += WIDE_EPILOGUE * math.ceil(count / device.sms)
-        priced.append((spent, 0, len(priced), s))
+        # So do tiles of fewer rows. Prices of gradients of weights, which are compared with those of others, stay.
+        order = (tile_n, -tile_m) if slides else (0, 0)
+        priced.append((spent, *order, len(priced), s))
     best = min(priced)
     whole = min(p for p in priced if p[-1].split_k == 1)
     return best[-1] if passes == "tensor" or best[0] <= SPLIT_GAIN * whole[0] else whole[-1]
@@ -550,10 +553,14 @@ def has_short_rows(problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, .
     """Whether TMA gathers its shortest rows for products in TF32, of few channels: their number decides, and tiles are
     chosen by price. A gradient of weights has few images, and groups have tiles of their own."""
     row = channel_run(problem, how, sizes) * problem.a.read.bytes
-    taps = math.prod(s.taps(sizes) for s in how.space)
-    results = math.prod(s.results(sizes) for s in how.space)
     in_tf32 = problem.compute_type == TF32 and problem.passes == "tensor"
-    return in_tf32 and row <= SHORTEST_ROW and how.group is None and taps <= results
+    return in_tf32 and row <= SHORTEST_ROW and how.group is None and _has_more_results(how, sizes)
+
+
+def _has_more_results(how: Im2col, sizes: tuple[int, ...]) -> bool:
+    """Whether windows stand at more places than they have taps: those of a gradient of weights have more taps."""
+    taps = math.prod(s.taps(sizes) for s in how.space)
+    return taps <= math.prod(s.results(sizes) for s in how.space)
 
 
 def _splits(problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, ...]) -> tuple[int, ...]:
