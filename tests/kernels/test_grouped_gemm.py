@@ -227,6 +227,18 @@ def test_parts_of_k_are_steps_of_the_blocks_of_a_cluster(beyond: str, inside: st
     assert isinstance(schedule, WgmmaSchedule) and schedule.parts == int(inside[-1])
 
 
+def test_tiles_are_as_deep_as_parts_of_k_leave_steps() -> None:
+    def text(parts: int) -> str:
+        return GROUPED_GEMMS["narrow weights"].text[:-1] + f" schedule sm90a {{ split_k {parts} }} }}"
+
+    sizes = {"M": 64, "K": 128, "N": 512}
+    for parts, depth in ((1, 128), (2, 64)):
+        schedule = plan(text(parts), **sizes).schedule
+        assert isinstance(schedule, WgmmaSchedule) and (schedule.parts, schedule.tile[2]) == (parts, depth)
+    with pytest.raises(ProgramError, match="K has 2 steps for 3 parts"):
+        planned(text(3), **sizes)
+
+
 def test_stages_and_epilogue_fit_in_shared_memory() -> None:
     grouped_gemm_plan = plan(GROUPED_GEMMS["moe with operands"].text, T=777, D=136, F=264, E=5)
     for tile in ((128, 128, 64), (128, 256, 64), (64, 256, 64), (192, 64, 64)):

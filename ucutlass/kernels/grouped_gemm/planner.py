@@ -140,11 +140,12 @@ def _planned(
 def _candidates(
     problem: GroupedGemmProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Iterator[PricedSchedule]:
+    parts = request.split_k if isinstance(request.split_k, int) else 1
     tiles = (
         [request.tile]
         if request.tile
         else [
-            (m, n // problem.products, depth_of(problem, n, sizes))
+            (m, n // problem.products, depth_of(problem, n, sizes, parts))
             for m in (64, 128, 256)
             for n in (32, 64, 128, 192, 256)
         ]
@@ -159,8 +160,8 @@ def _candidates(
                 continue
             for cluster in (request.cluster,) if request.cluster else CLUSTERS:
                 whole = WgmmaSchedule(tile, cluster, 2, kind)
-                for parts in _parts(problem, whole, sizes, device, request):
-                    schedule = fitted(problem, replace(whole, parts=parts), request.stages)
+                for count in _parts(problem, whole, sizes, device, request):
+                    schedule = fitted(problem, replace(whole, parts=count), request.stages)
                     if schedule is None or why_unsliced(problem, sizes, schedule):
                         continue
                     if why_undivided(problem, sizes, schedule):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.grouped_gemm.plan import GroupedGemmProblem, WgmmaSchedule
-from ucutlass.kernels.grouped_gemm.rules import depths, why_illegal, why_unscaled
+from ucutlass.kernels.grouped_gemm.rules import depths, why_illegal, why_undivided, why_unscaled
 from ucutlass.kernels.grouped_gemm.smem import most_stages
 
 BAND = 8
@@ -46,10 +46,15 @@ def fitted(problem: GroupedGemmProblem, schedule: WgmmaSchedule, stages: int | N
     return replace(schedule, stages=stages or most) if most >= 2 else None
 
 
-def depth_of(problem: GroupedGemmProblem, columns: int, sizes: tuple[int, ...]) -> int:
-    """K of a tile of so many columns: the deepest that parts of K allow, where not many columns keep the
-    multipliers busy."""
-    deep = [d for d in depths(problem) if not why_unscaled(problem, sizes, (64, 64, d))]
+def depth_of(problem: GroupedGemmProblem, columns: int, sizes: tuple[int, ...], parts: int = 1) -> int:
+    """K of a tile of so many columns: the deepest that parts of K allow, each of which has a step, where not many
+    columns keep the multipliers busy."""
+    deep = [
+        d
+        for d in depths(problem)
+        if not why_unscaled(problem, sizes, (64, 64, d))
+        and not why_undivided(problem, sizes, WgmmaSchedule((64, 64, d), (1, 1), 2, "cooperative", parts))
+    ]
     return deep[-1] if deep and columns < 256 else depths(problem)[0]
 
 
