@@ -37,6 +37,7 @@ FORWARD = """kernel k(x: f32[B, C, H, W], w: f32[F, C, R=3, S=3], b: f32[F]) -> 
   return relu(dot[C, R, S](x[H = P + R - 1, W = Q + S - 1], w) + b)
 }"""
 TWO = FORWARD.replace("b: f32[F])", "b: f32[F], c: f32[F])").replace("w) + b)", "w) + b) * c")
+MASKED = FORWARD.replace("relu(", "where(index(P) > index(Q), ").replace("+ b)", "+ b, -0.5)")
 TRANSPOSED = """kernel k(x: f32[B, C, H, W], w: f32[C, F, R=4, S=4], b: f32[F]) -> f32[B, F, P=2*H, Q=2*W] {
   return dot[C, R, S](x[2*H = P + 1 - R, 2*W = Q + 1 - S], w) + b
 }"""
@@ -181,6 +182,9 @@ CASES = {
     ),
     "f16x3, taps of groups share rows": Case(
         "f16x3", GROUPED, {"B": 2, "G": 3, "C": 16, "H": 7, "W": 8, "F": 20}, (192, 32, 16), 16, "fold rows"
+    ),
+    "f16x3, work by the coordinates of shared rows": Case(
+        "f16x3", MASKED, {"B": 2, "C": 16, "H": 9, "W": 7, "F": 24}, (192, 32, 16), 16, "fold rows"
     ),
     "f16x3, weights' gradient, channels innermost": Case(
         "f16x3", WEIGHTS, {"N": 20, "H": 3, "W": 20, "C": 12, "K": 24}, (64, 64, 64), 32, "tile 64x64x64"
@@ -510,6 +514,16 @@ def test_rows_beyond_what_a_run_holds_are_refused() -> None:
     with pytest.raises(ProgramError, match="rows long"):
         far = FARTHER.replace("3*R", "9*R").replace("L-12", "L-36")
         plan(passed(far, "f16x3", "fold rows"), {"B": 2, "C": 32, "L": 90, "F": 40}, "sm90a")
+
+
+def test_rows_of_images_that_lie_apart_are_not_shared() -> None:
+    """Of images innermost, neighbouring rows are those of several images, which pass through shared memory."""
+    apart = """kernel k(x: f32[C, B, H, L], w: f32[C, S=2, R=3, F]) -> f16[F, Q=4, P=3, B] {
+  return dot[R, S, C](w, x[L = P + R, H = Q + S])
+}"""
+    sizes = {"B": 2, "C": 33, "H": 5, "L": 5, "F": 64}
+    with pytest.raises(ProgramError, match="UC0480"):
+        plan(passed(apart, "f16x3", "fold rows"), sizes, "sm90a")
 
 
 @pytest.mark.parametrize(("channels", "split_k"), [(256, 4), (32, None)], ids=["a long sum", "a short one"])

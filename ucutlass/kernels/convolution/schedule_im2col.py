@@ -590,7 +590,8 @@ def schedule_of_runs(
     """The tile whose taps along the innermost window share runs of rows, or why they do not."""
     window = how.space[0]
     stored = all(isinstance(o, Store) and o.access.contiguous == "m" for o in problem.gemm.outputs)
-    if problem.passes not in IN_F16 or how.phases > 1 or how.fold is not None or not stored:
+    lies_apart = how.phases > 1 or how.scattered or how.fold is not None
+    if problem.passes not in IN_F16 or lies_apart or not stored:
         return "rows are shared in f16 passes, of results whose rows are neighbours in memory"
     if window.tap_dim is None or window.step != 1:
         return "the innermost window has no taps one step apart"
