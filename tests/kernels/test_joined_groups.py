@@ -66,6 +66,14 @@ def test_kernels_compute_their_program(
     assert judge(text, {}, 0, "sm90a") == []
 
 
+def test_either_operand_may_stand_first() -> None:
+    text = _text(104, 13, 1, 6, "forward", "bf16", True, "")
+    before, after = text.split("](x[", 1)
+    read, rest = after.split("], w)", 1)
+    either = [plan(t, {}, "sm90a").plan for t in (text, f"{before}](w, x[{read}]){rest}")]
+    assert either[0] == either[1]
+
+
 @pytest.mark.parametrize(
     ("channels", "groups", "compute_type", "last", "schedule", "why"),
     [

@@ -327,6 +327,8 @@ def by_groups(
 ) -> Algorithm | str:
     """Returns the kernel whose tiles have several groups, of so many columns together, or why it does not take the
     problem."""
+    if pattern.b.windowed and not pattern.a.windowed:
+        pattern = exchanged(pattern)
     whole = with_joined_columns(pattern, sizes, aligned)
     gradient = whole if isinstance(whole, str) else gradient_of_weights(whole[0], sizes, device)
     joined = joined_groups(pattern, sizes, device, aligned, columns)
