@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -135,7 +136,44 @@ def _heads(d: Draft, i: int) -> Step | None:
     return Step(name, (i,), (), table[name])
 
 
+def _recurrent(d: Draft, i: int) -> Step | None:
+    """A layer of gates over a sequence: every step's state, or the last."""
+    v, pick = d.values[i], d.pick
+    if v.dim() != 3:
+        return None
+    cell, batch_first, biased = pick(sorted(GATES)), pick([True, False]), pick([True, False])
+    layers, directions, hidden = pick([1, 1, 2]), pick([1, 1, 2]), pick([1, 3, 4])
+    names = []
+    for depth in [v.shape[2]] + [directions * hidden] * (layers - 1):
+        rows = GATES[cell] * hidden
+        shapes = [(rows, depth), (rows, hidden), *([(rows,)] * 2 if biased else [])]
+        names += [d.state.weight(*shape) for shape in shapes * directions]
+    start = d.state.weight(layers * directions, v.shape[0 if batch_first else 1], hidden)
+    which = pick([0, 1])
+
+    def layer(vs: list[torch.Tensor], m: Any) -> torch.Tensor:
+        state = m.weights[start]
+        results = getattr(torch, cell)(
+            vs[i],
+            (state, state * 0.5) if cell == "lstm" else state,
+            [m.weights[name] * hidden**-0.5 for name in names],
+            biased,
+            layers,
+            0.0,
+            False,
+            directions == 2,
+            batch_first,
+        )
+        return cast(torch.Tensor, results[which])
+
+    return Step(cell, (i,), (layers, directions, hidden, biased, batch_first, which), layer)
+
+
+GATES: Mapping[str, int] = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+"""The recurrent layers, and how many rows of weights each of their states has."""
+
 FLOATS: Mapping[str, Maker] = {
+    "recurrent": _recurrent,
     "linear": _linear,
     "bilinear": _bilinear,
     "product": _product,

@@ -61,6 +61,30 @@ def _convolution(d: Draft, i: int) -> Step | None:
     )
 
 
+def _branches(d: Draft, i: int) -> Step | None:
+    """Convolutions of one value, of other windows about the same places, whose results are concatenated."""
+    v, pick = d.values[i], d.pick
+    if v.dim() not in (3, 4, 5):
+        return None
+    n, conv = v.dim() - 2, CONVOLUTIONS[v.dim() - 2]
+    stride, widths = pick([1, 1, 2]), [pick([1, 3]), 3, 5][: pick([2, 2, 3])]
+    columns = [pick([1, 2, 4]) for _ in widths]
+    weights = [
+        (d.state.weight(out, v.shape[1], *[width] * n), d.state.weight(out))
+        for out, width in zip(columns, widths, strict=True)
+    ]
+    after = [pick([torch.relu, torch.relu, torch.sigmoid]) for _ in widths]
+
+    def joined(vs: list[torch.Tensor], m: Any) -> torch.Tensor:
+        parts = [
+            f(conv(vs[i], m.weights[w], m.weights[b], stride, (width - 1) // 2))
+            for (w, b), width, f in zip(weights, widths, after, strict=True)
+        ]
+        return torch.cat(parts, 1)
+
+    return Step("conv branches", (i,), (stride, widths, columns), joined)
+
+
 def _unbatched(d: Draft, i: int) -> Step | None:
     v, pick = d.values[i], d.pick
     if v.dim() not in (2, 3):
@@ -168,6 +192,7 @@ def _columns(d: Draft, i: int) -> Step | None:
 FLOATS: Mapping[str, Maker] = {
     "convolution": _convolution,
     "convolution again": _convolution,
+    "branches": _branches,
     "unbatched": _unbatched,
     "transposed": _transposed,
     "pooling": _pooling,

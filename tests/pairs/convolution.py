@@ -45,7 +45,10 @@ SCHEDULES: Mapping[str, str] = MappingProxyType(
         "multistage, split": "warps multistage  split_k 2",
         "direct": "warps direct",
         "folded": "warps cooperative  fold yes",
+        "rows": "warps cooperative  fold rows",
+        "groups": "warps cooperative  fold groups",
         "three passes": "math tf32x3",
+        "three f16 passes": "math f16x3",
     }
 )
 
@@ -276,12 +279,14 @@ def _extents(choice: Choice, form: _Form, draw: Random) -> dict[str, int]:
     if choice["kind"] == "grouped":
         extents["G"] = draw.choice((2, 3))
     for x, p, r in zip(form.rooms, form.places, form.taps, strict=True):
-        extents |= {x: draw.choice(most), p: draw.choice(most), r: draw.choice((1, 2, 3))}
+        taps = (2, 3) if choice["schedule"] == "rows" else (1, 2, 3)
+        extents |= {x: draw.choice(most), p: draw.choice(most), r: draw.choice(taps)}
     return extents
 
 
 REDUCED = ("sum of columns", "max of places")
-TILED = ("cooperative", "multistage", "multistage, split", "folded", "three passes")
+OF_F16 = ("rows", "three f16 passes")
+TILED = ("cooperative", "multistage", "multistage, split", "folded", "groups", "three passes", *OF_F16)
 
 REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
     {"operand": ("shifted", "gathered")},
@@ -293,9 +298,17 @@ REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
     {"outcome": REDUCED, "schedule": ("direct",)},
     {"compute type": ("bf16", "f16", "f16, sums in f16", "tf32"), "schedule": ("three passes",)},
     {"compute type": ("f16, sums in f16",), "schedule": ("cooperative", "folded")},
-    {"position": ("a constant", "from the end"), "schedule": ("cooperative", "folded")},
-    # Taps are folded into few channels.
-    {"channels": ("64",), "schedule": ("folded",)},
+    {"position": ("a constant", "from the end"), "schedule": ("cooperative", "folded", "groups", *OF_F16)},
+    {"compute type": ("bf16", "f16", "f16, sums in f16"), "schedule": OF_F16},
+    {"compute type": ("tf32",), "schedule": ("three f16 passes",)},
+    {"result": ("channels last", "batch last", "backwards"), "schedule": ("rows",)},
+    {"position": ("a shift",), "schedule": ("rows",)},
+    {"outcome": REDUCED, "schedule": ("rows",)},
+    {"window": ("stride", "stride of 3, dilated", "divided", "divided by 3"), "schedule": ("rows",)},
+    {"kind": ("forward", "weights"), "schedule": ("groups",)},
+    {"channels": ("1", "3", "33"), "schedule": ("groups",)},
+    {"position": ("a shift of channels",), "schedule": ("groups",)},
+    {"compute type": ("f32", "f16, sums in f16"), "schedule": ("groups",)},
     {"kind": ("grouped",), "schedule": ("folded",)},
     {"window": ("flipped", "divided", "divided by 3", "stride of 3, dilated"), "schedule": ("folded",)},
     # A sum of products of integers is an i64, which no convolution is.

@@ -35,6 +35,7 @@ SCHEDULES: Mapping[str, str] = MappingProxyType(
         "stream": "warps cooperative  split_k stream",
         "cluster": "warps cooperative  split_k 2  partials cluster",
         "swapped": "warps cooperative  swap yes",
+        "three f16 passes": "warps cooperative  math f16x3",
         "multistage": "warps multistage",
         "multistage, split": "warps multistage  split_k 2",
         "gemv": "warps gemv",
@@ -298,13 +299,17 @@ def _extents(choice: Choice, names: _Names, draw: Random) -> dict[str, int]:
     return extents
 
 
-TMA = ("cooperative", "pingpong", "split", "stream", "cluster", "swapped")
+TMA = ("cooperative", "pingpong", "split", "stream", "cluster", "swapped", "three f16 passes")
 
 REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
     {"operand": ("shifted", "gathered")},
     # TMA reads rows of 16 bytes.
     {"batch": ("last",), "schedule": TMA},
     {"extents": ("odd",), "schedule": TMA},
+    {
+        "compute type": ("bf16", "f16", "f16, sums in f16", "tf32", "e4m3", "e4m3, fast", "e5m2", "s8"),
+        "schedule": ("three f16 passes",),
+    },
     # Parts that a cluster adds are f32, and their outcome is not reduced (UC0434).
     {"compute type": ("f16, sums in f16",), "schedule": ("cluster",)},
     {"outcome": REDUCED, "schedule": ("cluster",)},

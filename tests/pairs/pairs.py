@@ -171,7 +171,7 @@ class _Search:
             every = self.space.axes[axis]
             known = [f for f in every if (axis, f) in accepted] or list(every)
             beside = {f: [_ordered(self.space, (axis, f), had) for had in chosen.items()] for f in known}
-            legal = [f for f in known if not any(p in self.refused for p in beside[f])] or known
+            legal = [f for f in known if not any(self.refuses(p) for p in beside[f])] or known
             features = draw.sample(legal, len(legal))
             if draw.random() < 0.75:
                 features.sort(key=lambda f: -sum(p in self.missing for p in beside[f]))
@@ -184,8 +184,26 @@ class _Search:
         having = [[o.choice for o in self.drawn if o.choice[axis] == feature] for axis, feature in pair]
         # What is seldom accepted needs the most of the other axes.
         near = min(having, key=len) if self.draw.random() < 0.75 else max(having, key=len)
-        plain = {axis: features[0] for axis, features in self.space.axes.items()}
-        return {**self.draw.choice([*near, plain]), **dict(pair)}
+        return {**self.draw.choice([*near, self.plain(pair)]), **dict(pair)}
+
+    def plain(self, pair: Pair) -> dict[str, str]:
+        """Of each axis the first feature that no rule refuses beside a pair."""
+        axes = {axis: features for axis, features in self.space.axes.items() if axis not in dict(pair)}
+        return {
+            axis: next(
+                (
+                    f
+                    for f in features
+                    if not any(self.space.refuses(_ordered(self.space, (axis, f), had)) for had in pair)
+                ),
+                features[0],
+            )
+            for axis, features in axes.items()
+        }
+
+    def refuses(self, pair: Pair) -> bool:
+        """Whether a pair was refused, or a rule is known to."""
+        return pair in self.refused or self.space.refuses(pair)
 
 
 def _draw(search: _Search, pair: Pair, ways: Sequence[Callable[[Pair], dict[str, str]]]) -> None:
