@@ -133,8 +133,9 @@ def index(rows: Iterable[tuple[Planned, float]]) -> dict[tuple[Any, ...], float]
     return {key(p, p.request): us for p, us in rows}
 
 
-def data() -> int:
-    """Each rule's first edit against the recorded time of the schedule that it leads to."""
+def data(every: int = 1) -> int:
+    """Each rule's first edit against the recorded time of the schedule that it leads to, of one recorded pair in so
+    many."""
     rows = recorded()
     timed = [(planned, us) for planned, us, _ in rows]
     times = index(timed)
@@ -144,7 +145,7 @@ def data() -> int:
     best: dict[tuple[Any, ...], float] = {}
     for p, us in timed:
         best[key(p, p.request)[:4]] = min(us, best.get(key(p, p.request)[:4], us))
-    for p, us, (checked, program) in rows:
+    for p, us, (checked, program) in rows[::every]:
         facts = facts_of(checked, program, p)
         for rule in RULES:
             spoken = finding(rule, facts)
@@ -156,7 +157,9 @@ def data() -> int:
             silent.append(us / best[key(p, p.request)[:4]])
         elif (to := times.get(key(p, shown[0].edits[0].request))) is not None:
             first.append(to / us)
-    print(f"{len(rows)} recorded pairs; edits count where the schedule they lead to was recorded too")
+    print(
+        f"{len(rows[::every])} recorded pairs; edits count where the schedule they lead to was recorded too"
+    )
     print("rule  name                          pairs  faster  within range  median ratio")
     names = {r.number: r.name for r in RULES}
     for number, rated in sorted(ratios.items()):

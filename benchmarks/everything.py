@@ -67,7 +67,7 @@ ITEMS: tuple[Item, ...] = (
         "products, nothing tuned",
         "products",
         "--kinds bf16,f16,tf32,int8,int4,fp8,batched,grouped --drawn 16 --no-compile",
-        70,
+        90,
     ),
     Item(
         "kernelbench",
@@ -109,7 +109,7 @@ ITEMS: tuple[Item, ...] = (
         spreads=False,
     ),
     Item("recompiles", "20.5", "recompiles over 50 shapes", "recompiles", "", 240, spreads=False),
-    Item("pointwise", "21.3", "pointwise", "pointwise", "--drawn 24", 70),
+    Item("pointwise", "21.3", "pointwise", "pointwise", "--drawn 24", 40),
     Item(
         "fused",
         "21.6",
@@ -119,8 +119,8 @@ ITEMS: tuple[Item, ...] = (
         600,
     ),
     Item("norms", "21.6", "norms after products", "norm_after_product", "--drawn 16", 180),
-    Item("attention_f32", "21.8", "f32 attention", "attention_f32", "--drawn 12 --only drawn", 120),
-    Item("attention", "21.8", "attention", "attention", "--no-compile", 300),
+    Item("attention_f32", "21.8", "f32 attention", "attention_f32", "--drawn 12 --only drawn", 30),
+    Item("attention", "21.8", "attention", "attention", "--no-compile", 60),
     Item(
         "first_choice",
         "21",

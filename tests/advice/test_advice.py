@@ -208,12 +208,12 @@ def test_the_table_has_enough_kernels_of_enough_kinds() -> None:
 
 @pytest.mark.slow
 def test_first_edits_were_faster_on_the_h200(capsys: pytest.CaptureFixture[str]) -> None:
-    """Against benchmarks/data/h200_bf16.json; in-sample, since the cost model was fitted to it."""
-    data()
+    """Against a third of benchmarks/data/h200_bf16.json; in-sample, since the cost model was fitted to it."""
+    data(every=3)
     out = capsys.readouterr().out
     line = next(line for line in out.splitlines() if line.startswith("first finding"))
     faster, of = (int(word) for word in line.split() if word.isdigit())
-    assert of >= 350 and faster / of > 0.95
+    assert of >= 100 and faster / of > 0.95
 
 
 def test_recorded_plans_are_the_recorded_schedules() -> None:
