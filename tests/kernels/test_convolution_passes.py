@@ -518,10 +518,10 @@ def test_rows_beyond_what_a_run_holds_are_refused() -> None:
 
 def test_rows_of_images_that_lie_apart_are_not_shared() -> None:
     """Of images innermost, neighbouring rows are those of several images, which pass through shared memory."""
-    apart = """kernel k(x: f32[C, B, H, L], w: f32[C, S=2, R=3, F]) -> f16[F, Q=4, P=3, B] {
-  return dot[R, S, C](w, x[L = P + R, H = Q + S])
+    apart = """kernel k(x: f32[C, B, D, W, H], w: f32[C, T=2, S=2, R=3, F]) -> f16[F, V=5, Q=3, P=3, B] {
+  return dot[R, S, T, C](w, x[H = P + R, W = Q + S, D = V + T])
 }"""
-    sizes = {"B": 2, "C": 33, "H": 5, "L": 5, "F": 64}
+    sizes = {"B": 2, "C": 33, "D": 5, "W": 5, "H": 3, "F": 64}
     with pytest.raises(ProgramError, match="UC0480"):
         plan(passed(apart, "f16x3", "fold rows"), sizes, "sm90a")
 
