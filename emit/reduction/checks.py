@@ -16,37 +16,43 @@ from ucutlass.kernels.reduction.smem import TILE
 
 
 def filled(problem: ReductionProblem, schedule: ReductionSchedule) -> str:
-    """What a full schedule relies on, of the columns or of a tile's sides."""
+    """What a schedule relies on, of the columns or of a tile's sides: a row that lies in registers or in shared memory
+    is no longer than they hold."""
     if schedule.straddle and is_flat(problem):
         return f"p.elements <= {MOST_STRADDLED}"
     if schedule.straddle and problem.columns and problem.vector is not None:
         short = f"{product(problem.modes[problem.vector])} <= {MOST_STRADDLED}"
-        lines = _lines(schedule) if _relies(schedule) else ""
-        return f"{short} && p.columns > 0 && {lines}" if lines else short
+        some = "p.columns > 0" if _relies(schedule) else ""
+        return " && ".join(filter(None, (short, some, _lines(problem, schedule))))
     if schedule.transposed:
         sides = ((problem.vector or 0, TILE), (schedule.across, schedule.tile))
         whole = " && {} % {} == 0" if schedule.full else ""
         lengths = [(f"({product(problem.modes[m])})", side) for m, side in sides]
         return " && ".join(f"{length} <= INT32_MAX{whole.format(length, side)}" for length, side in lengths)
-    return _lines(schedule) if _relies(schedule) else ""
+    return _lines(problem, schedule)
 
 
 def _relies(schedule: ReductionSchedule) -> bool:
-    """Whether a schedule holds for some lengths of rows alone."""
+    """Whether a schedule relies on vectors between a row's ends."""
     return schedule.full or schedule.dense or schedule.keep == "shared"
 
 
-def _lines(schedule: ReductionSchedule) -> str:
-    """The number of vectors that fills every thread's items, or all but the last, or lies in a row's lines."""
+def _lines(problem: ReductionProblem, schedule: ReductionSchedule) -> str:
+    """The numbers of vectors that fill every thread's items, or all but the last, and that a row's lines hold; "" where
+    any number will do."""
     line = schedule.threads * schedule.items
+    held = bool(problem.columns) and schedule.keep == "registers" and not schedule.look_back
     if schedule.keep == "shared":
         return f"{'p.share' if schedule.sharers > 1 else 'p.columns'} <= {line}"
-    if schedule.dense:
-        before = f" - {schedule.sharers - 1} * p.share" if schedule.sharers > 1 else ""
-        return f"p.columns{before} >= {(schedule.items - 1) * schedule.threads}"
-    if schedule.keep == "registers" and not schedule.look_back:
-        return f"p.columns == {line * schedule.sharers}"
-    return f"p.columns % {line} == 0"
+    if schedule.full:
+        return f"p.columns == {line * schedule.sharers}" if held else f"p.columns % {line} == 0"
+    if not held:
+        return ""
+    most = f"p.columns <= {line * schedule.sharers}"
+    if not schedule.dense:
+        return most
+    before = f" - {schedule.sharers - 1} * p.share" if schedule.sharers > 1 else ""
+    return f"p.columns{before} >= {(schedule.items - 1) * schedule.threads} && {most}"
 
 
 def aligned(problem: ReductionProblem, schedule: ReductionSchedule) -> list[dict[str, object]]:

@@ -500,6 +500,28 @@ def test_arguments_that_break_the_plan_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the emulated kernel")
+@pytest.mark.parametrize("axes, columns", [("T, D", 218), ("T, D", 256), ("T, D", 40), ("D, T", 24)])
+def test_rows_longer_than_the_plan_holds_are_refused_or_right(
+    axes: str, columns: int, tmp_path: Path
+) -> None:
+    """Kernels are lent to calls of other extents."""
+    text = f"kernel k(x: f32[{axes}]) -> f32[{axes}] {{ return softmax[D](x) }}"
+    entry, made = _entry(text, tmp_path, T=16, D=columns)
+    assert isinstance(made.plan, ReductionPlan) and made.plan.schedule.keep == "registers"
+    axis, served = axes.split(", ").index("D"), []
+    for length in (columns, columns + 8, 2 * columns, 4 * columns, 11 * columns):
+        x = torch.randn((16, length) if axis else (length, 16))
+        y = torch.full_like(x, float("nan"))
+        tensors = [x.data_ptr(), y.data_ptr()]
+        code = plan_reference.call(entry, tensors, tuple(x.shape), (), LaunchParameters(), "cpu", 0)
+        assert code in (0, 1)
+        if code == 0:
+            torch.testing.assert_close(y, x.softmax(axis))
+            served.append(length)
+    assert columns in served and 11 * columns not in served
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the emulated kernel")
 def test_a_square_whose_words_the_arguments_break_is_refused(tmp_path: Path) -> None:
     entry, made = _entry("kernel k(x: bf16[A, L]) -> bf16[L, A] { return x }", tmp_path, A=64, L=66)
     assert isinstance(made.plan, ReductionPlan) and made.plan.schedule.transposed == ((0, 2),)
