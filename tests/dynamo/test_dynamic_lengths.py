@@ -162,3 +162,38 @@ def test_names_of_one_symbol_are_as_long_as_each_other() -> None:
     checked = frontend.read_text(text)
     sizes = complete(frontend.program(checked), {"B": 3, "M": 24})
     planned_sources(ProgramAtSizes(checked, frontend.program(checked), sizes), "sm90a", None)
+
+
+class Patches(nn.Module):
+    """The stem and the first layer of a vision transformer, whose stages are calls: attention's products have the batch
+    on an axis whose letter another extent has."""
+
+    def __init__(self, width: int = 16, heads: int = 2) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 4, 4)
+        self.first, self.places = (
+            nn.Parameter(torch.randn(1, 1, width)),
+            nn.Parameter(torch.randn(1, 10, width)),
+        )
+        self.norm = nn.LayerNorm(width)
+        self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = self.stem(x).flatten(2).permute(0, 2, 1)
+        x = torch.cat([self.first.expand(len(x), -1, -1), patches], 1) + self.places
+        y = self.norm(x)
+        return x + self.attention(y, y, y, need_weights=False)[0]
+
+
+def test_names_of_axes_hold_no_extent_that_varies() -> None:
+    torch.manual_seed(2)
+    model = Patches().eval()
+    fast, report = compiled(model)
+    with torch.no_grad():
+        for batch in (3, 11):
+            x = torch.randn(batch, 3, 12, 12)
+            torch._dynamo.mark_dynamic(x, 0)
+            torch.testing.assert_close(fast(x), model(x))
+    (graph,) = report.graphs
+    (text,) = graph.texts.values()
+    assert "kernel conv" in text and not outside(report)

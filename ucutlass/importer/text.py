@@ -485,12 +485,11 @@ def _local_names(graph: TensorGraph, inputs: Sequence[str]) -> dict[str, str]:
 
 @dataclass(slots=True)
 class _TypeNames:
-    """Names of a pipeline's dimensions: a letter for the axis, with the extent where the letter has another
-    already."""
+    """Names of a pipeline's dimensions: a letter for the axis, with a number where the letter has another extent
+    already. No name holds an extent: imports whose extents stand for any are to be one program."""
 
     letters: dict[str, str]
-    first: dict[str, int]
-    used_names: set[str]
+    names: dict[tuple[str, int], str]
     introduced: set[str]
 
     def __init__(
@@ -500,12 +499,11 @@ class _TypeNames:
             v: tensor.letters((_WEIGHT_AXES if v in weights else _AXES).get(len(tensor.shape), _MANY))
             for v, tensor in tensors.items()
         }
-        self.first = {}
+        self.names, self.introduced = {}, set()
         for value, tensor in tensors.items():
-            for letter, extent in zip(self.letters[value], tensor.shape, strict=False):
-                if extent != 1:
-                    self.first.setdefault(letter, extent)
-        self.used_names, self.introduced = used_names, set()
+            for pair in zip(self.letters[value], tensor.shape, strict=False):
+                if pair[1] != 1 and pair not in self.names:
+                    self.names[pair] = numbered(pair[0], {*used_names, *self.names.values()})
 
     def of(self, value: str, tensor: ImportedTensor) -> syntax.TypeExpr:
         axes: list[syntax.Axis] = []
@@ -513,9 +511,7 @@ class _TypeNames:
             if extent == 1:
                 axes.append(syntax.NamelessAxis(Number(1)))
                 continue
-            name = letter if self.first[letter] == extent else f"{letter}{extent}"
-            while name in self.used_names:
-                name += "_"
+            name = self.names[letter, extent]
             fresh = name not in self.introduced
             self.introduced.add(name)
             axes.append(syntax.NamedAxis(name, Number(extent) if fresh else None))
