@@ -40,6 +40,13 @@ LARGEST = (
 SUM = LARGEST.replace("max[K]", "sum[K]")
 ADJACENT = LAST.replace(", y: E[N, P, Q, K]", "").replace("+ y *", "+")
 """Columns are adjacent, and no operand differs from position to position."""
+NORMED = ADJACENT.replace("b: f32[K]", "b: f32[K], m: f32[K], v: f32[K]").replace(
+    "dot[C, R, S](x[H = P + R, W = Q + S], w) + b",
+    "silu((dot[C, R, S](x[H = P + R, W = Q + S], w) - m) * rsqrt(v * v + 1e-5) + b)",
+)
+WHOLE_NUMBERS = ADJACENT.replace("-> E[", "-> i32[").replace("return dot", "return 16777217 + i32(8 * (dot")
+WHOLE_NUMBERS = WHOLE_NUMBERS.replace(", w) + b + f32(index(K))", ", w) + b))")
+"""Results that f32 does not hold."""
 MIRRORED = FIRST.replace("P + R - 1", "P - R + 1")
 BESIDE = (
     FIRST.replace("w: E[K,", "w: E[(G=4 K),")
@@ -72,6 +79,17 @@ def _planned(
             {"N": 1, "H": 14, "W": 12, "C": 4, "K": 12},
             4,
             id="rows of bf16",
+        ),
+        pytest.param(
+            NORMED,
+            "f16",
+            "columns 2 rows 4",
+            {"N": 1, "H": 9, "W": 9, "C": 3, "K": 20},
+            3,
+            id="rows of a norm",
+        ),
+        pytest.param(
+            WHOLE_NUMBERS, "f32", "columns 2", {"N": 1, "H": 6, "W": 7, "C": 3, "K": 8}, 3, id="whole numbers"
         ),
         pytest.param(FIRST, "f32", "columns 2", {"N": 2, "C": 3, "H": 9, "W": 13, "K": 21}, 3, id="f32"),
         pytest.param(

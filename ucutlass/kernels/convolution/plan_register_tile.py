@@ -159,8 +159,8 @@ def staged_bytes(problem: ConvolutionProblem, schedule: RegisterTileSchedule) ->
 
 
 def is_staged(problem: ConvolutionProblem, vector: int) -> bool:
-    """Whether the warps' results pass shared memory: one result whose columns are adjacent, and operands that are the
-    same at all positions."""
+    """Whether the warps' results pass shared memory: one result of floats whose columns are adjacent, and operands
+    that are the same at all positions."""
     gemm, tile = problem.gemm, register_tile(problem)
     if (
         vector == 1
@@ -169,8 +169,9 @@ def is_staged(problem: ConvolutionProblem, vector: int) -> bool:
         or isinstance(gemm.outputs[0], Reduction)
     ):
         return False
-    if gemm.outputs[0].access.batch[tile.column] != ():
-        return False
+    stored = gemm.outputs[0].access
+    if stored.batch[tile.column] != () or stored.elem.kind != "float" or stored.elem.bytes > 4:
+        return False  # results take the place of the sums
     inputs = [[s for i, s in enumerate(a.batch) if i != tile.column] for a in gemm.inputs]
     return all(s is None for strides in inputs for s in strides)
 
