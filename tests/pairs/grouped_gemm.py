@@ -277,8 +277,8 @@ REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
     {"form": NARROW, "compute type": ("tf32", "f32", "e4m3", "e5m2", "s8")},
     {"form": SCALED, "compute type": ("s8",)},
     {"form": (*SCALED, "scaled s4", "scaled s8"), "order": ("rows last", "columns last", "K first")},
-    # K is divided where weights are narrow or parts are scaled.
-    {"form": ("pair", "batched pair", "ragged", "ragged pair", "group sums"), "schedule": ("split",)},
+    # Parts of K are added without ragged groups.
+    {"form": ("ragged", "ragged pair", "group sums"), "schedule": ("split",)},
     {"compute type": ("s8",), "schedule": ("split",)},
     {"order": ("columns last", "K first"), "schedule": ("split",)},
 )
