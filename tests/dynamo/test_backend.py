@@ -395,3 +395,17 @@ def test_what_autograd_names_otherwise_than_export_is_served(
     with torch.no_grad():
         torch.testing.assert_close(fast(x), model(x))
     assert report.graphs[0].texts and not [o for o in report.graphs[0].outside if "view" not in o.why]
+
+
+def test_a_stride_may_vary_alone() -> None:
+    """Its symbol is in no extent."""
+
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x @ y).softmax(-1) + x.sum()
+
+    fast, _ = compiled(model)
+    for x, y in (
+        (torch.randn(5, 4).t(), torch.randn(6, 10)[:5, ::2]),
+        (torch.randn(1, 5).expand(4, 5), torch.randn(5, 3, 2)[..., 1]),
+    ):
+        torch.testing.assert_close(fast(x, y), model(x, y))

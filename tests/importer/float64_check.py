@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
+from ucutlass import ir
+from ucutlass.importer.chain import ProgramChain
 from ucutlass.importer.program import ImportedProgram, from_torch
 from ucutlass.reference import evaluate
 from ucutlass.reference.unrounded import unrounded
@@ -26,8 +30,7 @@ def difference(module: torch.nn.Module, *inputs: torch.Tensor) -> tuple[Imported
         expected: list[Any] = tree_leaves(wide(*(widened(x) for x in inputs)))
     buffers = dict(wide.named_buffers())
     expected += [buffers[path] for path in program.written]
-    arguments = [widened(t) for t in program.arguments(*inputs)]
-    results = evaluate(unrounded(program.kernel.program), arguments)
+    results = _results(program, [widened(t) for t in program.arguments(*inputs)])
     for number, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
         if ours.shape != theirs.shape:
             return program, f"result {number} has the shape {tuple(ours.shape)}, not {tuple(theirs.shape)}"
@@ -39,6 +42,19 @@ def difference(module: torch.nn.Module, *inputs: torch.Tensor) -> tuple[Imported
             most = float((a - b).abs().nan_to_num(0, 0, 0).max())
             return program, f"result {number} differs by {most}"
     return program, ""
+
+
+def _results(program: ImportedProgram, arguments: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    kernel = program.kernel
+    if not isinstance(kernel, ProgramChain):
+        return evaluate(unrounded(kernel.program), arguments)
+    calls = [partial(_exact, unrounded(link.program)) for link in kernel.programs]
+    results = kernel.run(calls, arguments)
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _exact(program: ir.Program, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return evaluate(program, arguments)
 
 
 def widened(x: torch.Tensor) -> torch.Tensor:

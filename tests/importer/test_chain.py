@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.importer.float64_check import difference
 from ucutlass.grammar import parse
 from ucutlass.importer.graph import Unsupported
 from ucutlass.importer.program import from_torch
@@ -53,6 +54,13 @@ def test_a_module_that_is_too_long_is_several_programs(monkeypatch: pytest.Monke
     with torch.no_grad():
         for mine, expected in zip(program.reference(x), module(x), strict=True):
             torch.testing.assert_close(mine, expected)
+
+
+def test_several_programs_are_compared_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(2)
+    monkeypatch.setattr(parse, "MAX_CHARACTERS", 1500)
+    program, why = difference(Deep(), torch.randn(5, 16))
+    assert len(program.texts) > 1 and not why
 
 
 def test_what_is_written_comes_of_the_last_program(monkeypatch: pytest.MonkeyPatch) -> None:

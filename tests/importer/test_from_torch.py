@@ -454,6 +454,16 @@ def test_a_tensor_that_is_two_arguments_is_so_in_each_call() -> None:
         program.reference(x, y)
 
 
+@pytest.mark.parametrize("mark", [torch._dynamo.mark_dynamic, torch._dynamo.maybe_mark_dynamic])
+def test_marks_for_torch_compile_free_no_extent(mark: Callable[[torch.Tensor, int], None]) -> None:
+    module, x = nn.Linear(4, 5), torch.randn(3, 4)
+    mark(x, 0)
+    program = from_torch(module, x)
+    torch.testing.assert_close(program.reference(x), module(x))
+    with pytest.raises(WrongCall, match=r"\(3, 4\), not \(2, 4\)"):
+        program.reference(torch.randn(2, 4))
+
+
 @pytest.mark.parametrize("state", ["weight", "running_mean"])
 def test_an_argument_that_is_the_modules_own_tensor_is_an_argument(state: str) -> None:
     module = nn.BatchNorm1d(4).eval()

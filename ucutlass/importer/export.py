@@ -197,7 +197,7 @@ def _program(model: torch.nn.Module, call: ForwardArguments, dynamic_shapes: Any
     table = dict(decompositions())
     with _EXPORTS, torch.no_grad(), whole_layers(model), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch.export copies types that torch has deprecated
-        positional, named = _apart_from_state(model, call)
+        positional, named = _own_arguments(call)
         program = torch.export.export(model, positional, named, dynamic_shapes=dynamic_shapes, strict=False)
         rolled(program.graph)  # cells are whole here alone
         program = program.run_decompositions(table)
@@ -206,15 +206,13 @@ def _program(model: torch.nn.Module, call: ForwardArguments, dynamic_shapes: Any
         return program
 
 
-def _apart_from_state(
-    model: torch.nn.Module, call: ForwardArguments
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the arguments, in which what is a parameter or buffer of the module is a tensor of its own: torch.export
-    takes tensors for one that are the same object."""
-    state = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+def _own_arguments(call: ForwardArguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the arguments, each tensor one of its own: torch.export takes tensors for one that are the same object, a
+    parameter too, and extents for dynamic that a tensor is marked with for torch.compile."""
+    own: dict[int, torch.Tensor] = {}
     arguments: tuple[tuple[Any, ...], dict[str, Any]] = tree_map_only(
         torch.Tensor,
-        lambda leaf: leaf.detach() if id(leaf) in state else leaf,
+        lambda leaf: own.setdefault(id(leaf), leaf.detach()),
         (tuple(call.positional), dict(call.named)),
     )
     return arguments

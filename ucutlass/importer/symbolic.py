@@ -9,7 +9,7 @@ out too. Where anything else differs, it is written as a formula of the paramete
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeAlias
 
@@ -57,6 +57,13 @@ FIXED = StandIns({})
 def symbols_of(values: Iterable[Any]) -> tuple[Any, ...]:
     """Returns the symbols in the shapes of fake tensors and among symbolic numbers, in order of appearance."""
     symbols: dict[Any, None] = {}
+    for extent in _symbolic(values):
+        symbols |= dict.fromkeys(sorted(extent.node.expr.free_symbols, key=str))
+    return tuple(symbols)
+
+
+def _symbolic(values: Iterable[Any]) -> Iterator[torch.SymInt]:
+    """Yields the symbolic extents and strides of fake tensors, and symbolic numbers."""
     for value in values:
         match value:
             case torch.Tensor() if value.layout == torch.strided:
@@ -65,10 +72,7 @@ def symbols_of(values: Iterable[Any]) -> tuple[Any, ...]:
                 extents = tuple(value.shape)
             case _:
                 extents = (value,)
-        for extent in extents:
-            if isinstance(extent, torch.SymInt):
-                symbols |= dict.fromkeys(sorted(extent.node.expr.free_symbols, key=str))
-    return tuple(symbols)
+        yield from (extent for extent in extents if isinstance(extent, torch.SymInt))
 
 
 SMALL = tuple(int(n) for n in sympy.primerange(11, 256))
@@ -88,8 +92,9 @@ def stand_ins(symbols: Sequence[Any]) -> tuple[StandIns, StandIns]:
 def small_stand_ins(symbols: Sequence[Any], values: Iterable[Any]) -> tuple[StandIns, StandIns]:
     """Returns smaller numbers for both imports of a graph of these fake tensors and numbers: none is an extent of
     its own, nor more than the symbol may be. Raises DependsOnExtents where there are too few."""
+    values = list(values)
     extents = [n for v in values for n in (v.shape if isinstance(v, torch.Tensor) else (v,))]
-    symbolic = [n for n in extents if isinstance(n, torch.SymInt)]
+    symbolic = list(_symbolic(values))
     excluded = {n + more for n in extents if isinstance(n, int) for more in (-1, 0, 1)}
     first: dict[Any, Any] = {}
     second: dict[Any, Any] = {}
