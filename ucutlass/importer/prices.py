@@ -55,7 +55,7 @@ def seconds_of(tree: syntax.Program) -> float:
 @dataclass(frozen=True, slots=True)
 class StagePrices:
     """`kernels` has the kernel of a text, or why none serves it; `estimates` the seconds of those that one does;
-    `stages` the seconds of computations without their names.
+    `texts` has the kernels of computations without their names, and the numbers of the values that each reads.
 
     `exact` False: extents are stand-ins for any, so that the seconds of stages say alone whether a kernel serves them;
     two imports at different extents agree on that."""
@@ -63,7 +63,7 @@ class StagePrices:
     exact: bool = True
     kernels: dict[syntax.Program, ir.Kernel | str] = field(default_factory=dict)
     estimates: dict[syntax.Program, float] = field(default_factory=dict)
-    stages: dict[tuple[object, ...], float] = field(default_factory=dict)
+    texts: dict[tuple[object, ...], tuple[syntax.Program, tuple[int, ...]]] = field(default_factory=dict)
 
     def kernel(self, tree: syntax.Program) -> ir.Kernel | str:
         if tree not in self.kernels:
@@ -75,24 +75,34 @@ class StagePrices:
             self.estimates[tree] = seconds_of(tree)
         return self.estimates[tree]
 
+    def text(
+        self, values: Mapping[str, ImportedTensor], nodes: Sequence[Node], outputs: Sequence[str]
+    ) -> tuple[syntax.Program, tuple[str, ...]]:
+        """Returns a stage as a kernel of its own, and what it reads. Raises Conflict."""
+        key, names = _nameless(values, nodes, outputs)
+        if key not in self.texts:
+            inference = stage_inference(values, nodes, outputs)
+            numbers = {name: number for number, name in enumerate(names)}
+            self.texts[key] = text_of_stage(inference), tuple(numbers[name] for name in inference.inputs)
+        tree, reads = self.texts[key]
+        return tree, tuple(names[number] for number in reads)
+
     def of_stage(
         self, values: Mapping[str, ImportedTensor], nodes: Sequence[Node], outputs: Sequence[str]
     ) -> float:
         """Returns the estimate of a stage, infinity where its names do not go together or no kernel serves it."""
-        key = _nameless(values, nodes, outputs)
-        if key not in self.stages:
-            try:
-                seconds = self.seconds(text_of_stage(stage_inference(values, nodes, outputs)))
-            except Conflict:
-                seconds = math.inf
-            self.stages[key] = seconds if self.exact or seconds == math.inf else 1.0
-        return self.stages[key]
+        try:
+            seconds = self.seconds(self.text(values, nodes, outputs)[0])
+        except Conflict:
+            return math.inf
+        return seconds if self.exact or seconds == math.inf else 1.0
 
 
 def _nameless(
     values: Mapping[str, ImportedTensor], nodes: Sequence[Node], outputs: Sequence[str]
-) -> tuple[object, ...]:
-    """Returns computations with numbers in place of the names of values, by which equal layers are equal."""
+) -> tuple[tuple[object, ...], tuple[str, ...]]:
+    """Returns computations with numbers in place of the names of values, by which equal layers are equal, and the names
+    by their numbers."""
     numbers: dict[str, int] = {}
 
     def number(value: str) -> int:
@@ -105,8 +115,8 @@ def _nameless(
         if isinstance(node, Computation):
             own += (node.kind, node.body, node.axes, tuple(node.extents.items()))
         parts.append(own)
-    tensors = tuple(values[value] for value in numbers)
-    return (*parts, tensors, tuple(map(number, outputs)))
+    gives = tuple(map(number, outputs))
+    return (*parts, tuple(values[value] for value in numbers), gives), tuple(numbers)
 
 
 def text_of_stage(inference: Inference) -> syntax.Program:

@@ -27,9 +27,8 @@ from ucutlass.importer.graph import (
     with_copy,
     with_stored,
 )
-from ucutlass.importer.prices import StagePrices, text_of_stage
+from ucutlass.importer.prices import StagePrices
 from ucutlass.importer.several_results import joined
-from ucutlass.importer.stage import stage_inference
 from ucutlass.importer.text import INLINE_STAGES
 from ucutlass.pipeline.pricing import pays
 
@@ -168,15 +167,14 @@ class _Cutter:
                 return "torch computes a stage of its own"
             return ImportedStage(nodes, tuple(inputs), (root,))
         try:
-            inference = stage_inference(self.graph.values, nodes, (root,))
-            tree = text_of_stage(inference)
+            tree, reads = self.prices.text(self.graph.values, nodes, (root,))
         except Conflict as problem:
             return str(problem)
         kernel = self.prices.kernel(tree)
         if isinstance(kernel, str):
             return kernel
         self.texts[members, root] = tree
-        return ImportedStage(nodes, tuple(inference.inputs), (root,))
+        return ImportedStage(nodes, reads, (root,))
 
     def _seconds(self, members: frozenset[str], root: str) -> float:
         """Returns the estimate of a stage at its extents: 0 for a torch function, infinity where no kernel does
@@ -192,13 +190,12 @@ class _Cutter:
         """Returns the stage that gives these values and its estimate, None where no kernel does."""
         members = tuple(sorted(nodes, key=lambda node: self.order[node.name]))
         try:
-            inference = stage_inference(self.graph.values, members, outputs)
-            tree = text_of_stage(inference)
+            tree, reads = self.prices.text(self.graph.values, members, outputs)
         except Conflict:
             return None
         if isinstance(self.prices.kernel(tree), str):
             return None
-        return ImportedStage(members, tuple(inference.inputs), tuple(outputs)), self.prices.seconds(tree)
+        return ImportedStage(members, reads, tuple(outputs)), self.prices.seconds(tree)
 
     # --- merging -----------------------------------------------------------------
 
