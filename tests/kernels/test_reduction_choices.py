@@ -211,3 +211,11 @@ def test_vectors_straddle_odd_lines_that_lie_in_another_order(elem: str, extent:
     text = f"kernel k(x: {elem}[A, B, C]) -> {elem}[B, A, C] {{ return x }}"
     schedule = planned(text, A=1811, B=37, C=extent).schedule
     assert (schedule.vector, schedule.straddle) == (vector, extent % (4 if elem == "bf16" else 2) > 0)
+
+
+@pytest.mark.parametrize("given", ["m: f32[K], v: f32[K]", "m: f32[B, P, Q, K], v: f32[K]"])
+def test_small_tensors_do_not_say_along_what_elements_are_taken(given: str) -> None:
+    """Of two that are large vectors lie along both."""
+    text = f"kernel k(x: f32[B, P, Q, K], {given}) -> f32[B, K, P, Q] {{ return (x - m) * v }}"
+    schedule = planned(text, B=64, P=126, Q=126, K=128).schedule
+    assert bool(schedule.transposed) == ("P" not in given)
