@@ -54,6 +54,11 @@ NARROW_RUNS = 32
 """Columns of a tile up to which rows of 32 bytes are shared at a gain: a layer of 8 to 32 channels with windows of 27 takes
 3.67 ms so on an H200, 3.88 to 4.07 by other tiles and 4.27 by a register's."""
 
+RUN_TAPS = 5
+"""Taps along the innermost window from which rows of 32 bytes are shared at a gain by wider tiles too: on an H200 nine drawn
+layers of 8 to 16 channels with windows of 5 and 7 take 0.28 to 0.91 of the time of the tiles that were chosen else, ones
+of 8 to 48 and 64 with windows of 3 take 1.05 and 1.08."""
+
 SHARE_OF_MULTISTAGE, SHARE_OF_FEW = 0.21, 0.55
 """Of the multistage kernel's price in f32, what it took of narrow groups in 16 bits on an H200 (eight layers: 0.21
 to 0.36), and of groups of less than 16 bytes, which it reads in parts (five layers: 0.55 to 0.70)."""
@@ -395,7 +400,10 @@ def _fast_runs(
     columns = runs.schedule.tile[1]
     if runs.problem.passes == "f16":
         return runs
-    if columns >= 128 or (runs.schedule.part <= SHORT_PART and columns > NARROW_RUNS):
+    how = im2col(runs.problem)
+    assert isinstance(how, Im2col)
+    short = runs.schedule.part <= SHORT_PART and how.space[0].taps(sizes) < RUN_TAPS
+    if columns >= 128 or (short and columns > NARROW_RUNS):
         return "rows are shared at a gain by tiles of fewer than 128 columns, and rows of more than 32 bytes"
     return runs
 
