@@ -304,6 +304,13 @@ def test_an_honest_kernel_that_is_not_built_is_unproven(tmp_path: Path) -> None:
     assert (found.verdict, found.words, found.ok) == ("unproven", "not built: error", False)
 
 
+def test_honest_kernels_of_a_gpu_are_those_that_nvcc_builds() -> None:
+    """Its campaign compiles them beside the mutants; f32 by wgmma is built in parts."""
+    drawn = honest.jobs(60, 33115, "cuda")
+    assert len(drawn) == 60
+    assert not any(honest.prepared(job).source.in_parts for job in drawn)
+
+
 def test_an_honest_kernel_is_judged_so_on_the_host() -> None:
     (job,) = honest.jobs(1, 0, "cpu")
     judged = Honest(job.name, **honest.judged_here(asdict(job), ""))
