@@ -304,7 +304,7 @@ REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
     {"result": ("channels last", "batch last", "backwards"), "schedule": ("rows",)},
     {"position": ("a shift",), "schedule": ("rows",)},
     {"outcome": REDUCED, "schedule": ("rows",)},
-    {"window": ("stride", "stride of 3, dilated", "divided", "divided by 3"), "schedule": ("rows",)},
+    {"window": ("stride of 3, dilated", "divided", "divided by 3"), "schedule": ("rows",)},
     {"kind": ("forward", "weights"), "schedule": ("groups",)},
     {"channels": ("1", "3", "33"), "schedule": ("groups",)},
     {"position": ("a shift of channels",), "schedule": ("groups",)},

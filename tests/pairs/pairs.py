@@ -187,18 +187,18 @@ class _Search:
         return {**self.draw.choice([*near, self.plain(pair)]), **dict(pair)}
 
     def plain(self, pair: Pair) -> dict[str, str]:
-        """Of each axis the first feature that no rule refuses beside a pair."""
-        axes = {axis: features for axis, features in self.space.axes.items() if axis not in dict(pair)}
+        """The pair, and of each other axis the first feature that no rule refuses beside it; in the order of the axes,
+        by which pairs are known."""
+        given = dict(pair)
+
+        def refused(axis: str, feature: str) -> bool:
+            return any(self.space.refuses(_ordered(self.space, (axis, feature), had)) for had in pair)
+
         return {
-            axis: next(
-                (
-                    f
-                    for f in features
-                    if not any(self.space.refuses(_ordered(self.space, (axis, f), had)) for had in pair)
-                ),
-                features[0],
-            )
-            for axis, features in axes.items()
+            axis: given[axis]
+            if axis in given
+            else next((f for f in features if not refused(axis, f)), features[0])
+            for axis, features in self.space.axes.items()
         }
 
     def refuses(self, pair: Pair) -> bool:
