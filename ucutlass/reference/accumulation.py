@@ -270,42 +270,43 @@ def _blocked_sum(
     block of the sum can be unrolled into one product."""
     count = max(_BLOCK, min(-(-steps // _BLOCKS), math.isqrt(steps)))
     shape, device = [extent((left, right), d) for d in node.dims], _data(left).device
+    results = math.prod(shape)
+    cut = _slices(node, left, right, shape, min(count, steps))
+    if cut is None:
+        return _slice_sum(node, left, right, steps, count, model, results)
+    dim, length = cut
+    axis = node.dims.index(dim)
     total, rounding, magnitude_sum = (
         torch.empty(shape, dtype=torch.float64, device=device) for _ in range(3)
     )
     largest = torch.empty_like(total) if model.promoted else magnitude_sum
-    dim, length = _slice_of(node, left, right, shape, min(count, steps))
-    axis = node.dims.index(dim) if dim else 0
-    for start in range(0, shape[axis] if dim else 1, length):
-        size = min(length, shape[axis] - start) if dim else 1
+    for start in range(0, shape[axis], length):
+        size = min(length, shape[axis] - start)
         operands = (narrow(left, dim, start, size), narrow(right, dim, start, size))
-        part = _slice_sum(node, *operands, steps, count, model, total.numel())
-        for whole, piece in (
-            (total, part.total),
-            (rounding, part.rounding),
-            (magnitude_sum, part.magnitude_sum),
-            (largest, part.largest),
-        ):
-            (whole.narrow(axis, start, size) if dim else whole).copy_(piece)
+        part = _slice_sum(node, *operands, steps, count, model, results)
+        total.narrow(axis, start, size).copy_(part.total)
+        rounding.narrow(axis, start, size).copy_(part.rounding)
+        magnitude_sum.narrow(axis, start, size).copy_(part.magnitude_sum)
+        if model.promoted:
+            largest.narrow(axis, start, size).copy_(part.largest)
     return _BlockedSum(total, rounding, largest, magnitude_sum)
 
 
-def _slice_of(
+def _slices(
     node: Dot, left: Operand, right: Operand, shape: Sequence[int], products: int
-) -> tuple[str, int]:
+) -> tuple[str, int] | None:
     """Returns the dimension of the result that is cut into slices, and the length of one: of at most CHUNK numbers, and
     UNROLLED of a window with so many products of each sum. The dimension is a window's, since the other operand's would
-    unroll the window again for each slice; "" where nothing is cut."""
+    unroll the window again for each slice. None where one slice serves."""
     window = next((x for x in (left, right) if isinstance(x, LazyRead)), None)
     free = [d for d in node.dims if window is None or d in window.dims]
     if not free:
-        return "", 1
+        return None
     dim = max(free, key=lambda d: extent((left, right), d))
-    whole = extent((left, right), dim)
     parts = math.prod(shape) / CHUNK
     if window is not None:
         parts = max(parts, products * math.prod(len(window.range_of(d)) for d in free) / UNROLLED)
-    return dim, max(1, int(whole / max(parts, 1.0)))
+    return (dim, max(1, int(extent((left, right), dim) / parts))) if parts > 1 else None
 
 
 def _slice_sum(
