@@ -266,14 +266,18 @@ def gradient_of_weights(
     return Algorithm(ready, schedule, splits, (Note("", "im2col", why), *copies_note(ready)), seconds)
 
 
+def _either_way(pattern: ConvolutionPattern) -> list[ConvolutionPattern]:
+    """The pattern, and with its operands exchanged where the window is the second one's."""
+    turned = pattern.b.windowed and not pattern.a.windowed
+    return [pattern, exchanged(pattern)] if turned else [pattern]
+
+
 def _gradient_beside(
     pattern: ConvolutionPattern, sizes: tuple[int, ...], device: Device, aligned: Aligned
 ) -> Algorithm | str:
-    patterns = [pattern]
-    if pattern.b.windowed and not pattern.a.windowed:
-        patterns.append(exchanged(pattern))
     return _first(
-        gradient_of_weights(convolution_problem(p, sizes, aligned), sizes, device) for p in patterns
+        gradient_of_weights(convolution_problem(p, sizes, aligned), sizes, device)
+        for p in _either_way(pattern)
     )
 
 
@@ -281,10 +285,7 @@ def _gradient_in_f16(
     pattern: ConvolutionPattern, sizes: tuple[int, ...], device: Device, aligned: Aligned
 ) -> Algorithm | str:
     """As `_gradient_beside`, of f32 in three passes of f16."""
-    patterns = [pattern]
-    if pattern.b.windowed and not pattern.a.windowed:
-        patterns.append(exchanged(pattern))
-    wholes = (in_parts(convolution_problem(p, sizes, aligned), "f16x3") for p in patterns)
+    wholes = (in_parts(convolution_problem(p, sizes, aligned), "f16x3") for p in _either_way(pattern))
     return _first(w if isinstance(w, str) else gradient_of_weights(w, sizes, device) for w in wholes)
 
 
