@@ -18,7 +18,7 @@ DEPTH: Mapping[str, Depth] = {"rules": "static", "anthropic": "profiled", "comma
 """How far candidates are looked into, by proposer, where nothing is asked for: `rules` reads no advice."""
 
 CORES = 8
-"""For each problem of a run that is worked on, where nothing is asked for. Two problems of one GPU wait for its lock half
+"""The cores that each problem of a run gets, where nothing is asked for. Two problems of one GPU wait for its lock half
 of the time: on an H100 a first verdict took 21 s in place of 3."""
 
 OPTIONS = (

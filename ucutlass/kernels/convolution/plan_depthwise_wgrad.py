@@ -171,17 +171,17 @@ TILED_TAPS, TILED_CHANNELS = 16, 32
 layers 13.5 for 10.5 (nine taps), 218 for 145 (49), 41.9 for 28.5 (tiles of 16 channels)."""
 
 TILE_BYTES = 52 * 1024
-"""Of a tile at most, so that an SM holds four."""
+"""The most bytes that a tile may take, so that an SM holds four."""
 
 MOST_ROWS, MOST_COLUMNS = 8, 64
-"""Of a tile."""
+"""The most rows and columns that a tile is tried with."""
 
 COPIED = 24.0
-"""Instructions in which a thread copies neighbouring channels of a tile once, addresses included (an estimate)."""
+"""The instructions in which a thread copies neighbouring channels of a tile once, addresses included. This is an estimate."""
 
 SMS, LEAST_BESIDE, TILE_LATENCY = 132, 2, 1500.0
-"""Of an H100; blocks that hide each other's instructions, as if so many shared an SM at least; and clocks in which a tile
-arrives (estimates)."""
+"""The SMs of an H100; how many blocks at least hide each other's latency on an SM; and the clocks in which a tile arrives.
+The last two are estimates."""
 
 
 def copied_together(problem: ConvolutionProblem, channels: int) -> int:
@@ -221,7 +221,7 @@ def _tiles(
     schedule: DepthwiseWgradSchedule,
     rows_tried: Iterable[int],
 ) -> list[tuple[float, DepthwiseWgradSchedule]]:
-    """The tiles that fit, each with the clocks of the block of the most tiles."""
+    """Returns the tiles that fit, each with the clocks of the block of the most tiles."""
     together = copied_together(problem, _channels(schedule))
     if how.columns is None or not how.adjacent or len(how.channels) > 1 or problem.a.elem != problem.b.elem:
         return []
@@ -246,7 +246,8 @@ def _tiles(
 def _instructions(
     problem: ConvolutionProblem, how: DepthwiseWgrad, schedule: DepthwiseWgradSchedule
 ) -> float:
-    """Of a thread for a tile: a load, a conversion of each channel, a multiply-add of each product, and the copies."""
+    """Returns the instructions of a thread for a tile: a load, a conversion of each channel, a multiply-add of each product,
+    and the copies."""
     taps, (_, across) = math.prod(how.taps), how.taps
     lines = _reach(how.rows, schedule.rows)
     loads = (schedule.rows + lines * across) * (1 + schedule.width)
