@@ -17,6 +17,7 @@ from ucutlass.importer.graph import Input, OperatorOrigin, TensorGraph, TorchSta
 from ucutlass.importer.naming import free
 from ucutlass.importer.operators.builder import GraphBuilder, ValueRef
 from ucutlass.importer.operators.views import EMPTY, permuted
+from ucutlass.importer.prices import StagePrices
 from ucutlass.importer.program import ImportedText, program_of
 from ucutlass.importer.stages import NoKernelServes
 from ucutlass.importer.symbolic import (
@@ -96,7 +97,7 @@ def region_of(graph: fx.GraphModule, name: str) -> Region:
     nodes = [node for node in graph.graph.nodes if node.op in ("placeholder", "call_function")]
     symbols = symbols_of(value for node in nodes for value in values_of(node))
     if not symbols:
-        program, inputs, outputs = _imported(graph, name, FIXED)
+        program, inputs, outputs = _imported(graph, name, FIXED, StagePrices())
         return Region(program.text, program.name, inputs, outputs)
     try:
         return _with_symbols(graph, name, partial(stand_ins, symbols))
@@ -125,11 +126,14 @@ def _with_symbols(
 def _agreed(graph: fx.GraphModule, name: str, stands: tuple[StandIns, StandIns], several: bool) -> Region:
     """Returns the program that imports at two sets of extents agree on. Raises DependsOnExtents and
     RegionRefused."""
-    (program, *edges), (other, *others) = (_imported(graph, name, numbers, several) for numbers in stands)
+    table = formulas_of([value for node in graph.graph.nodes for value in values_of(node)], stands)
+    (program, *edges), (other, *others) = (
+        _imported(graph, name, numbers, StagePrices(exact=False, extents=extents), several)
+        for numbers, extents in zip(stands, ({}, table.firsts), strict=True)
+    )
     if edges != others:
         raise DependsOnExtents("the memory orders depend on an extent")
-    values = [value for node in graph.graph.nodes for value in values_of(node)]
-    tree = with_free_extents(program.tree, other.tree, formulas_of(values, stands))
+    tree = with_free_extents(program.tree, other.tree, table)
     inputs, outputs = edges
     return Region(format_file(tree), program.name, inputs, outputs)
 
@@ -141,10 +145,10 @@ def values_of(node: fx.Node) -> list[Any]:
 
 
 def _imported(
-    graph: fx.GraphModule, name: str, number: Extents, several: bool = True
+    graph: fx.GraphModule, name: str, number: Extents, prices: StagePrices, several: bool = True
 ) -> tuple[ImportedText, tuple[tuple[int, Order], ...], tuple[tuple[int, Order], ...]]:
-    """Returns a part's program with what a Region has besides; its stages may have `several` results. Raises
-    RegionRefused with every operator that alone stands in the way, or the first that does with others."""
+    """Returns a part's program, cut by these prices, with what a Region has besides; its stages may have `several`
+    results. Raises RegionRefused with every operator that alone stands in the way, or the first that does with others."""
     nodes = list(graph.graph.nodes)
     placeholders = [n for n in nodes if n.op == "placeholder"]
     used_names: list[str] = []
@@ -164,8 +168,8 @@ def _imported(
     try:
         whole = TensorGraph(used, computations, tuple(results), dict(builder.values))
         # The names of a pipeline that calls kernels alone tell extents, those of bindings how they hang together.
-        most_bindings = INLINE_STAGES if number is FIXED else len(computations) + len(results)
-        program = program_of(whole, name, several=several, most_bindings=most_bindings, fixed=number is FIXED)
+        most_bindings = INLINE_STAGES if prices.exact else len(computations) + len(results)
+        program = program_of(whole, name, several=several, most_bindings=most_bindings, prices=prices)
     except NoKernelServes as problem:
         raise RegionRefused({makers.get(problem.node.name, first): problem.why}) from problem
     except Unsupported as problem:

@@ -38,6 +38,11 @@ class Formulas:
     symbols: Mapping[Pair, Any]
     extents: Mapping[Pair, Any]
 
+    @property
+    def firsts(self) -> dict[int, int]:
+        """The number of the first import for each of the second."""
+        return {second: first for first, second in self.extents}
+
     def of(self, pair: Pair) -> Any:
         """Returns the formula of a number, a sympy expression. Raises NoFormula."""
         if pair in self.extents:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from ucutlass import ir
 from ucutlass.check import check_tree
@@ -58,9 +59,11 @@ class StagePrices:
     `texts` has the kernels of computations without their names, and the numbers of the values that each reads.
 
     `exact` False: extents are stand-ins for any, so that the seconds of stages say alone whether a kernel serves them;
-    two imports at different extents agree on that."""
+    two imports at different extents agree on that. `extents` are those of another import in place of this one's: by its
+    estimates both cut their stages alike."""
 
     exact: bool = True
+    extents: Mapping[int, int] = field(default_factory=dict)
     kernels: dict[syntax.Program, ir.Kernel | str] = field(default_factory=dict)
     estimates: dict[syntax.Program, float] = field(default_factory=dict)
     texts: dict[tuple[object, ...], tuple[syntax.Program, tuple[int, ...]]] = field(default_factory=dict)
@@ -72,7 +75,7 @@ class StagePrices:
 
     def seconds(self, tree: syntax.Program) -> float:
         if tree not in self.estimates:
-            self.estimates[tree] = seconds_of(tree)
+            self.estimates[tree] = seconds_of(_at(tree, self.extents) if self.extents else tree)
         return self.estimates[tree]
 
     def text(
@@ -96,6 +99,21 @@ class StagePrices:
         except Conflict:
             return math.inf
         return seconds if self.exact or seconds == math.inf else 1.0
+
+
+def _at(part: Any, extents: Mapping[int, int]) -> Any:
+    """Returns a text with other extents."""
+    match part:
+        case syntax.Number(value=int(extent)):
+            return replace(part, value=extents.get(extent, extent))
+        case tuple():
+            return tuple(_at(each, extents) for each in part)
+        case _ if is_dataclass(part) and not isinstance(part, type):
+            return replace(
+                part, **{f.name: _at(getattr(part, f.name), extents) for f in fields(part) if f.compare}
+            )
+        case _:
+            return part
 
 
 def _nameless(

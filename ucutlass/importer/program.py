@@ -320,16 +320,18 @@ def _with_dynamic(
 ) -> tuple[ImportedText, Exported]:
     """Returns a module's program with free extents. Raises as `exported_twice` does."""
     *exports, table = exported_twice(model, call, updates, dynamic_shapes, small)
-    first, second = (text_of(export, name, fixed=False) for export in exports)
+    first, second = (
+        text_of(export, name, StagePrices(exact=False, extents=extents))
+        for export, extents in zip(exports, ({}, table.firsts), strict=True)
+    )
     tree = with_free_extents(first.tree, second.tree, table)
     return replace(first, tree=tree, text=format_file(tree)), exports[0]
 
 
-def text_of(export: Exported, name: str, fixed: bool = True) -> ImportedText:
-    """Returns the program of an exported module; with `fixed` False for extents that stand for any. Raises
-    Unsupported."""
+def text_of(export: Exported, name: str, prices: StagePrices | None = None) -> ImportedText:
+    """Returns the program of an exported module, cut by these prices. Raises Unsupported."""
     try:
-        return program_of(export.graph, name, export.written, fixed=fixed)
+        return program_of(export.graph, name, export.written, prices=prices)
     except NoKernelServes as problem:
         raise no_kernel(problem) from problem
 
@@ -344,13 +346,13 @@ def program_of(
     written_buffers: tuple[str, ...] = (),
     several: bool = False,
     most_bindings: int = INLINE_STAGES,
-    fixed: bool = True,
+    prices: StagePrices | None = None,
 ) -> ImportedText:
-    """Returns the program of a graph, of at most so many bindings; with `several` of stages that may have several
-    results. `fixed` False: some extents stand for any. Raises NoKernelServes and Unsupported."""
+    """Returns the program of a graph, of at most so many bindings, cut by these prices; with `several` of stages that
+    may have several results. Raises NoKernelServes and Unsupported."""
     if not graph.inputs or not any(_reads(graph, i.name) for i in graph.inputs):
         raise Unsupported("nothing that is returned depends on a tensor")
-    prices = StagePrices(exact=fixed)
+    prices = StagePrices() if prices is None else prices
     graph = with_joined_convolutions(with_shifted_scans(with_copied_inputs(graph)), prices)
     if switches.read().averages_ahead:
         graph = with_averaged_operands(graph, prices)
@@ -359,7 +361,7 @@ def program_of(
     graph, stages = as_viewed(graph, stages, prices)
     graph, stages = weights_ahead(graph, stages, prices)
     torch_stages = [stage.torch for stage in stages if stage.torch is not None]
-    compiled = [node.name for node in torch_stages if fixed and _is_compiled(node, graph.values)]
+    compiled = [node.name for node in torch_stages if prices.exact and _is_compiled(node, graph.values)]
     try:
         program = written(graph, stages, name, most_bindings)
     except (NotLegal, Conflict, LimitPassed) as problem:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import sympy
 import torch
+from torch.fx.experimental.sym_node import SymNode
 
 from ucutlass import ir
 from ucutlass.check import check_tree
@@ -63,7 +64,7 @@ def symbols_of(values: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _symbolic(values: Iterable[Any]) -> Iterator[torch.SymInt]:
-    """Yields the symbolic extents and strides of fake tensors, and symbolic numbers."""
+    """Yields the symbolic extents and strides of fake tensors, and symbolic numbers, without the lengths of nested ones."""
     for value in values:
         match value:
             case torch.Tensor() if value.layout == torch.strided:
@@ -72,7 +73,7 @@ def _symbolic(values: Iterable[Any]) -> Iterator[torch.SymInt]:
                 extents = tuple(value.shape)
             case _:
                 extents = (value,)
-        yield from (extent for extent in extents if isinstance(extent, torch.SymInt))
+        yield from (n for n in extents if isinstance(n, torch.SymInt) and isinstance(n.node, SymNode))
 
 
 SMALL = tuple(int(n) for n in sympy.primerange(11, 256))
