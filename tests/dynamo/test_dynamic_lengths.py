@@ -9,6 +9,7 @@ import sympy
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.dynamo.test_backend import compiled
 from tests.dynamo.training_step import outside
@@ -87,6 +88,57 @@ def test_a_program_with_formulas_is_planned() -> None:
     for n in (5, 32):
         free = {name: n for name in own.dims if name == "L"}
         assert plan_pipeline(checked, own, complete(own, free), "sm90a").stages
+
+
+class Written(nn.Module):
+    """Attention that is written out as torch's own becomes products: no extent says whether keys are stored scaled."""
+
+    def __init__(self, words: int = 50, width: int = 64, heads: int = 2, most: int = 300) -> None:
+        super().__init__()
+        self.heads = heads
+        self.embedding, self.place = nn.Embedding(words, width), nn.Embedding(most, width)
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.norm, self.up = nn.LayerNorm(width), nn.Linear(width, 2 * width)
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        batch, length = ids.shape
+        x = self.norm(self.embedding(ids) + self.place.weight[:length])
+        parts = (self.query(x), self.key(x), self.value(x))
+        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
+        scores = (q * 0.42) @ (k.transpose(-2, -1) * 0.42)
+        weights = torch.where((scores == -torch.inf).all(-1, True), 0.0, scores.softmax(-1))
+        y = self.norm(x + self.out((weights @ v).transpose(1, 2).reshape(batch, length, -1)))
+        return y, F.gelu(self.up(y))
+
+
+def test_two_imports_cut_stages_by_one_of_their_estimates() -> None:
+    """By its own, each would decide otherwise what is stored, and the graph be cut in halves."""
+    torch.manual_seed(0)
+    model = Written()
+    fast, report = compiled(model)
+    with torch.no_grad():
+        for batch, length in ((3, 9), (5, 60)):
+            ids = torch.randint(0, 50, (batch, length))
+            torch._dynamo.mark_dynamic(ids, 0)
+            torch._dynamo.mark_dynamic(ids, 1)
+            torch.testing.assert_close(fast(ids), model(ids))
+    assert [len(graph.texts) for graph in report.graphs] == [1]
+
+
+def test_attention_of_free_extents_stays_whole() -> None:
+    """Also where torch would take it apart into products and a softmax in f32."""
+    torch.manual_seed(0)
+    model = Decoder().half()
+    fast, report = compiled(model)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        for batch, length in ((3, 9), (5, 33)):
+            ids = torch.randint(0, 50, (batch, length))
+            torch._dynamo.mark_dynamic(ids, 0)
+            torch._dynamo.mark_dynamic(ids, 1)
+            # Some roundings of values up to 4.
+            torch.testing.assert_close(fast(ids), model(ids), rtol=0.0, atol=2.0**-8)
+    (text,) = report.graphs[0].texts.values()
+    assert "softmax[" in text and "f32" not in text
 
 
 # --- formulas ---------------------------------------------------------------------

@@ -43,7 +43,9 @@ from ucutlass.dynamo.rematerialization import Partition, partition_of
 from ucutlass.dynamo.replays import CudaReplays, ReplayDevice, Replays
 from ucutlass.dynamo.rules import decompositions
 from ucutlass.dynamo.strided_views import without_strided_views
+from ucutlass.dynamo.whole_attention import keep_attention
 from ucutlass.importer.complex_numbers import with_real_parts
+from ucutlass.importer.symbolic import symbols_of
 from ucutlass.spans import span
 from ucutlass.tune.database import TuningDatabase
 
@@ -275,8 +277,10 @@ class CompiledModule:
             partition_fn=self._hooks.partition(self._graph),
             decompositions=decompositions(),
         )
+        graph = copied(self._graph)
+        keep_attention(graph, self._inputs)
         with _uncollected():
-            call: Callable[..., Any] = compiler(copied(self._graph), self._inputs)
+            call: Callable[..., Any] = compiler(graph, self._inputs)
         context = TracingContext.try_get()
         metadata = context.fw_metadata if context is not None else None
         changed = tuple(metadata.mutated_inp_runtime_indices) if metadata is not None else None

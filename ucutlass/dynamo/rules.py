@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ucutlass.dynamo import whole_attention
 from ucutlass.dynamo.gradients import RULES as GRADIENT_RULES
 from ucutlass.importer.export import more_decompositions
 from ucutlass.importer.operators import RULES as EXPORT_RULES
@@ -64,6 +65,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         **EXPORT_RULES,
         **GRADIENT_RULES,
         **dict.fromkeys(DEVICE_ATTENTION, _attention),
+        whole_attention.OPERATOR: _ATTENTION,
         "aten.native_group_norm.default": _group_norm,
         "aten.native_layer_norm.default": _layer_norm,
     }
