@@ -352,13 +352,15 @@ def test_a_choice_with_gradients_leaves_those_of_the_caller(monkeypatch: pytest.
             torch.testing.assert_close(parameter.grad, expected.grad)
 
 
-def test_a_choice_between_free_extents_is_not_later() -> None:
+@pytest.mark.parametrize(("choose", "choices"), [("later", 0), ("time", 1)])
+def test_programs_serve_free_extents_unless_a_choice_is_asked_for(choose: str, choices: int) -> None:
+    """The fallback of free extents is not compiled, which another process cannot do."""
     model, x = Block(), torch.randn(4, 32)
     torch._dynamo.mark_dynamic(x, 0)
-    fast, report = compiled(model, timing(1.0, 2.0), fallback="inductor", choose="later")
+    fast, report = compiled(model, timing(1.0, 2.0), fallback="inductor", choose=choose)
     with torch.no_grad():
         torch.testing.assert_close(fast(x), model(x))
-    assert len(report.choices) == 1
+    assert len(report.choices) == choices
 
 
 # --- the faster -------------------------------------------------------------------
@@ -512,7 +514,7 @@ def test_fifty_shapes_are_compiled_and_chosen_once(cuda_graphs: bool) -> None:
     torch.manual_seed(7)
     model = Block()
     hooks = replace(timing(1.0, 2.0), replaying=lambda _: Remembering())
-    fast, report = compiled(model, hooks, cuda_graphs=cuda_graphs)
+    fast, report = compiled(model, hooks, cuda_graphs=cuda_graphs, choose="time")
     shapes = torch.randint(2, 40, (50, 2)).tolist()
     with torch.no_grad():
         for rows, columns in shapes:
@@ -528,7 +530,7 @@ def test_fifty_shapes_are_compiled_and_chosen_once(cuda_graphs: bool) -> None:
 def test_extents_vary_where_inductor_serves_the_whole() -> None:
     torch.manual_seed(8)
     model = Block()
-    fast, report = compiled(model, timing(2.0, 1.0), fallback="inductor")
+    fast, report = compiled(model, timing(2.0, 1.0), fallback="inductor", choose="time")
     with torch.no_grad():
         for rows in (3, 17, 9, 31):
             x = torch.randn(rows, 32)
@@ -560,7 +562,7 @@ def test_extents_vary_in_training_beside_inductor(server: str) -> None:
         return torch.softmax(torch.sort(torch.relu(linear(x)).view(-1, 8) * 2)[0], -1)
 
     hooks = timing(1.0, 2.0) if server == "programs" else timing(2.0, 1.0)
-    fast, report = compiled(model, hooks, fallback="inductor")
+    fast, report = compiled(model, hooks, fallback="inductor", choose="time")
     weights = torch.arange(8.0)
     for rows in (3, 17, 9):
         x = torch.randn(rows, 16, requires_grad=True)

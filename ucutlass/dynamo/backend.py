@@ -197,11 +197,14 @@ class CompiledModule:
             say(f"no program serves a graph: {computing[0]}")
 
     def _timed(self) -> str:
-        """Returns the GPU's name where programs and fallback are to be timed against each other."""
+        """Returns the GPU's name where programs and fallback are to be timed against each other. Later, those of free
+        extents are not: another process cannot compile their fallback, which costs a first call more than the programs,
+        and one shape says little of the others."""
         tensors = [x for x in self._inputs if isinstance(x, torch.Tensor)]
         devices = {x.device for x in tensors if x.device.type in self._hooks.devices}
         if (
             self._options.choose == "always"
+            or (self._options.choose == "later" and symbols_of(self._inputs))
             or self._options.fallback == "error"
             or self._hooks.measure is None
             or len(devices) != 1

@@ -20,8 +20,8 @@ class CompileOptions:
     an error. `check` compares the first call of each program with the float64 reference and raises
     WrongResult where it is beyond the derived bounds. `choose` times a graph as programs against the whole
     graph as the fallback computes it, and takes the faster: at the first call, which compiles the fallback; or
-    later, at the first call after another process has compiled it (of a graph whose extents are numbers, else at
-    the first call); or always takes programs.
+    later, at the first call after another process has compiled it, where programs serve graphs of free extents; or
+    always takes programs.
     Without `wait` the fallback computes calls until the kernels are built. `cuda_graphs` replays calls without
     gradients as CUDA graphs, one for each set of shapes. `tuned` takes sources that `ucc adopt` confirmed and
     schedules that `ucc tune` recorded for exactly this GPU, program and shape; without it the compiler plans.
