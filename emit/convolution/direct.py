@@ -25,6 +25,7 @@ from ucutlass.kernels.convolution.plan import (
     Slide,
     across_mode,
     axis_stride,
+    line_mode,
     moves,
     slide,
 )
@@ -122,7 +123,7 @@ def _slides(problem: ConvolutionProblem, schedule: DirectSchedule, across: int) 
     """The windows that slide along a thread's rows of results, and along its lines of them. Raises ValueError where
     none does."""
     moving = slide(problem, across) if schedule.taps else None
-    lines = slide(problem, max(1, len(problem.batch)) - 2) if schedule.items > 1 else None
+    lines = slide(problem, line_mode(problem, schedule.innermost)) if schedule.items > 1 else None
     if (schedule.taps and moving is None) or (schedule.items > 1 and lines is None):
         raise ValueError("no window slides along the results")
     wide = schedule.wide and lines is not None
@@ -182,7 +183,7 @@ def _epilogue(problem: ConvolutionProblem, schedule: DirectSchedule, vector: boo
     call = spell.call(
         "p.arithmetic",
         ["0", "0", *batch],
-        "sums[item][j]" if schedule.items > 1 else "sums[j][i]",
+        "sums[item][j]" if schedule.items > 1 and innermost else "sums[j][i]",
         [f"in{slot.index}[i]" for slot in inputs],
         [f"out{slot.index}[{'j' if innermost else 'i'}]" for slot in outputs],
     )

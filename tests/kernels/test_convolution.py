@@ -230,9 +230,9 @@ def test_every_chosen_tile_of_a_gradient_is_legal() -> None:
 
 def test_depthwise_slides() -> None:
     convolution_plan = _conv(plan(PROGRAMS["depthwise"][0], {"N": 2, "H": 9, "W": 11, "C": 64}, "sm90a"))
-    assert convolution_plan.schedule == DirectSchedule(4, 2, 3, threads=64, ahead=3)
+    assert convolution_plan.schedule == DirectSchedule(4, 2, 3, threads=64, item_taps=3, ahead=3)
     whole = _conv(plan(PROGRAMS["depthwise"][0], {"N": 2, "H": 9, "W": 28, "C": 64}, "sm90a"))
-    assert whole.schedule == DirectSchedule(4, 2, 3, threads=64, ahead=3)
+    assert whole.schedule == DirectSchedule(4, 2, 3, threads=64, item_taps=3, ahead=3)
     many = _conv(plan(PROGRAMS["depthwise"][0], {"N": 64, "H": 112, "W": 112, "C": 64}, "sm90a"))
     assert isinstance(many.schedule, DirectSchedule) and many.schedule.ahead == 1
     taps = PROGRAMS["depthwise"][0].replace("R=3, S=3", "R, S")
@@ -341,11 +341,11 @@ def test_threads_of_depthwise_layers_have_fewer_results_where_these_are_few() ->
   return dot[R, S](x[H = P + R - T//2, W = Q + S - T//2], w)
 }"""
     for taps, sizes, width, rows in (
-        (5, {"N": 32, "H": 28, "W": 28, "C": 240}, 4, 7),
-        (7, {"N": 32, "H": 56, "W": 56, "C": 96}, 8, 8),
-        (3, {"N": 32, "H": 14, "W": 14, "C": 512}, 2, 7),
+        (5, {"N": 8, "H": 14, "W": 14, "C": 240}, 4, 8),
+        (7, {"N": 8, "H": 14, "W": 14, "C": 256}, 4, 8),
+        (3, {"N": 8, "H": 14, "W": 14, "C": 512}, 2, 7),
         (3, {"N": 1, "H": 14, "W": 14, "C": 512}, 4, 2),
-        (3, {"N": 32, "H": 24, "W": 24, "C": 192}, 8, 4),
+        (3, {"N": 8, "H": 24, "W": 24, "C": 192}, 4, 4),
     ):
         written = text.replace("T//2", str(taps // 2)).replace("=T", f"={taps}")
         schedule = _conv(plan(written, sizes, "sm90a")).schedule

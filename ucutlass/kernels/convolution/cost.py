@@ -249,6 +249,10 @@ def _threads(schedule: ConvolutionSchedule) -> int:
 def _sums(schedule: ConvolutionSchedule) -> int:
     """Returns the registers of a thread that hold sums."""
     match schedule:
+        case DirectSchedule(width=width, rows=rows, innermost=False, items=items, item_taps=taps) if (
+            items > 1
+        ):
+            return rows * width * taps  # of the lines that are begun
         case DirectSchedule(width=width, rows=rows, innermost=innermost, items=items):
             return rows * max(1, items) * (1 if innermost else width)
         case DepthwiseWgradSchedule(width=width, taps=taps):

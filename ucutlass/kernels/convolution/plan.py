@@ -420,6 +420,13 @@ class Slide:
         return results * self.step % self.scale == 0
 
 
+def line_mode(problem: ConvolutionProblem, innermost: bool) -> int:
+    """The result mode of lines below one another, of which a thread may have several: the one before the mode along
+    which it repeats itself."""
+    along = len(problem.batch) - 1 if innermost else across_mode(problem)
+    return along - 1 if along > 0 else -1
+
+
 def slide(problem: ConvolutionProblem, mode: int) -> Slide | None:
     """The window along a result mode, if its positions are read by its taps alone; else None."""
     if mode < 0 or moves(problem, problem.b, mode):

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 
+from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, DepthwiseWgradSchedule, unit_dim
 
@@ -135,7 +136,7 @@ def access_of(problem: ConvolutionProblem, schedule: DepthwiseWgradSchedule) -> 
 
 
 def depthwise_wgrad_schedule(
-    problem: ConvolutionProblem, how: DepthwiseWgrad, sizes: tuple[int, ...]
+    problem: ConvolutionProblem, how: DepthwiseWgrad, sizes: tuple[int, ...], device: Device
 ) -> DepthwiseWgradSchedule:
     """Returns the planner's own schedule: vectors of channels that leave registers for all taps' sums, and lanes of a
     warp side by side along channels that few of them waste."""
@@ -155,7 +156,7 @@ def depthwise_wgrad_schedule(
     few = taps >= TILED_TAPS and width * taps <= FEW_SUMS
     if problem.a.elem.bytes == 2 and few and width * lanes >= TILED_CHANNELS:
         line = DepthwiseWgradSchedule(width, 1, TILED_CHANNELS // width, threads, how.taps)
-        if tiled := _cheapest_tile(problem, how, sizes, line):
+        if tiled := _cheapest_tile(problem, how, sizes, line, device):
             return tiled
     lines = math.prod(sizes[d] for d in problem.k) // positions
     while rows > 1 and BUSY_SHARE * lines * math.ceil(positions / rows) * lanes < threads:
@@ -179,9 +180,8 @@ MOST_ROWS, MOST_COLUMNS = 8, 64
 COPIED = 24.0
 """The instructions in which a thread copies neighbouring channels of a tile once, addresses included. This is an estimate."""
 
-SMS, LEAST_BESIDE, TILE_LATENCY = 132, 2, 1500.0
-"""The SMs of an H100; how many blocks at least hide each other's latency on an SM; and the clocks in which a tile arrives.
-The last two are estimates."""
+LEAST_BESIDE, TILE_LATENCY = 2, 1500.0
+"""How many blocks at least hide each other's latency on an SM, and the clocks in which a tile arrives. Both are estimates."""
 
 
 def copied_together(problem: ConvolutionProblem, channels: int) -> int:
@@ -200,17 +200,21 @@ def _tile_bytes(problem: ConvolutionProblem, how: DepthwiseWgrad, schedule: Dept
 
 
 def tile_columns(
-    problem: ConvolutionProblem, sizes: tuple[int, ...], schedule: DepthwiseWgradSchedule
+    problem: ConvolutionProblem, sizes: tuple[int, ...], schedule: DepthwiseWgradSchedule, device: Device
 ) -> int:
     """Returns the columns of the tile that is estimated fastest with what else the schedule has; 0 where there is none."""
-    tiles = _tiles(problem, access_of(problem, schedule), sizes, schedule, (schedule.rows,))
+    tiles = _tiles(problem, access_of(problem, schedule), sizes, schedule, (schedule.rows,), device)
     return min(tiles, key=lambda t: t[0], default=(0.0, replace(schedule, columns=0)))[1].columns
 
 
 def _cheapest_tile(
-    problem: ConvolutionProblem, how: DepthwiseWgrad, sizes: tuple[int, ...], schedule: DepthwiseWgradSchedule
+    problem: ConvolutionProblem,
+    how: DepthwiseWgrad,
+    sizes: tuple[int, ...],
+    schedule: DepthwiseWgradSchedule,
+    device: Device,
 ) -> DepthwiseWgradSchedule | None:
-    tiles = _tiles(problem, how, sizes, schedule, range(1, MOST_ROWS + 1))
+    tiles = _tiles(problem, how, sizes, schedule, range(1, MOST_ROWS + 1), device)
     return min(tiles, key=lambda t: t[0])[1] if tiles else None
 
 
@@ -220,6 +224,7 @@ def _tiles(
     sizes: tuple[int, ...],
     schedule: DepthwiseWgradSchedule,
     rows_tried: Iterable[int],
+    device: Device,
 ) -> list[tuple[float, DepthwiseWgradSchedule]]:
     """Returns the tiles that fit, each with the clocks of the block of the most tiles."""
     together = copied_together(problem, _channels(schedule))
@@ -237,7 +242,7 @@ def _tiles(
         if _tile_bytes(problem, how, tile) <= TILE_BYTES:
             count = images * math.ceil(down / rows) * math.ceil(along / columns)
             parts = max(1, min(BLOCKS // groups, count))
-            beside = max(LEAST_BESIDE, math.ceil(groups * parts / SMS))
+            beside = max(LEAST_BESIDE, math.ceil(groups * parts / device.sms))
             each = beside * _instructions(problem, how, tile) + TILE_LATENCY
             tiles.append((math.ceil(count / parts) * each, tile))
     return tiles

@@ -21,6 +21,7 @@ from ucutlass.kernels.convolution.plan import (
     RegisterTileSchedule,
     across_mode,
     axis_stride,
+    line_mode,
     sides,
     slide,
 )
@@ -40,6 +41,9 @@ MOST = 2**31 - 1
 
 MOST_SUMS = 64
 """Of a thread of the direct kernel that computes several lines of results."""
+
+MOST_LINES, MOST_LINE_SUMS = 64, 96
+"""Lines of results of such a thread whose neighbours are channels, and the sums of those that it has begun."""
 
 MOST_TILE_SUMS = 128
 """Of a thread's register tile."""
@@ -310,7 +314,12 @@ def _rows(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
 
 def _items(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
     s, most = c.schedule, MOST_SUMS // c.schedule.rows if c.own.item_taps else 0
-    lines = slide(c.bounds.problem, len(c.bounds.problem.batch) - 2) if s.items > 1 and most else None
+    lines = (
+        slide(c.bounds.problem, line_mode(c.bounds.problem, s.innermost)) if s.items > 1 and most else None
+    )
+    if lines is not None and not s.innermost:
+        begun = (s.item_taps - 1) // lines.step + 1
+        most = MOST_LINES if s.taps and begun * s.rows * s.width <= MOST_LINE_SUMS else 1
     if lines is not None and not lines.repeats(s.items):
         return Breach(
             f"{s.items} lines of results of a thread, whose window reads multiples of {lines.scale}",
@@ -320,7 +329,8 @@ def _items(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
         )
     if s.items <= most:
         return None
-    why = f"a thread keeps at most {MOST_SUMS} sums" if most else "no second window slides along them"
+    sums = MOST_SUMS if s.innermost else MOST_LINE_SUMS
+    why = f"a thread keeps at most {sums} sums" if most else "no second window slides along them"
     return Breach(
         f"{s.items} lines of {s.rows} results of a thread, of which {most} are possible: {why}",
         f"use `items {most}`" if most else "leave `items` out",

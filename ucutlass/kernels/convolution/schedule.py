@@ -114,7 +114,8 @@ def resolve(
                 threads=request.threads or own.threads,
             )
             if own.columns:
-                gradient = replace(gradient, columns=tile_columns(bounds.problem, bounds.sizes, gradient))
+                columns = tile_columns(bounds.problem, bounds.sizes, gradient, bounds.device)
+                gradient = replace(gradient, columns=columns)
             sums = ConvolutionCandidate(bounds, own, gradient, launch)
             return broken(DEPTHWISE_WGRAD_RULES, sums) or (gradient, launch)
         case RegisterTileSchedule():
@@ -168,7 +169,8 @@ def _direct(bounds: ScheduleBounds, own: DirectSchedule, r: PartialSchedule) -> 
     width = r.vector or own.width
     rows = r.rows or (own.rows if repeats(bounds.problem, width) else 1)
     taps = bounds.taps(rows) if rows > 1 else 0
-    return replace(own, width=width, rows=rows, taps=taps, threads=threads, items=r.items or 0)
+    items = r.items or (own.items if taps else 0)
+    return replace(own, width=width, rows=rows, taps=taps, threads=threads, items=items)
 
 
 def _im2col(bounds: ScheduleBounds, own: Im2colSchedule, r: PartialSchedule) -> Im2colSchedule:

@@ -34,6 +34,7 @@ from ucutlass.kernels.convolution.planner_algorithm import Algorithm
 from ucutlass.kernels.convolution.problem import convolution_problem
 from ucutlass.kernels.convolution.rules import MOST_SUMS, repeats
 from ucutlass.kernels.convolution.schedule import QUAD
+from ucutlass.kernels.convolution.schedule_lines import line_windows, lines_schedule
 from ucutlass.kernels.planned import Note
 from ucutlass.kernels.refused import Refused
 
@@ -78,8 +79,13 @@ LEAST_THREADS = 384
 
 
 def direct(
-    pattern: ConvolutionPattern, sizes: tuple[int, ...], device: Device, aligned: tuple[bool, ...] | None
+    pattern: ConvolutionPattern,
+    sizes: tuple[int, ...],
+    device: Device,
+    aligned: tuple[bool, ...] | None,
+    request: PartialSchedule,
 ) -> Algorithm:
+    """The kernel of plain threads; where a schedule fixes the neighbours of a thread, it says too how many lines they have."""
     problem_ = convolution_problem(pattern, sizes, aligned, apart=True)
     if any(isinstance(o, Reduction) for o in problem_.gemm.outputs):
         raise Refused(
@@ -93,7 +99,7 @@ def direct(
     gradient = depthwise_wgrad(problem_, sizes, fixed)
     if not isinstance(gradient, str) and gradient.is_long(problem_, sizes):
         why = "threads share the sum over the positions of windows, and read them once for all taps"
-        schedule_ = depthwise_wgrad_schedule(problem_, gradient, sizes)
+        schedule_ = depthwise_wgrad_schedule(problem_, gradient, sizes, device)
         return Algorithm(problem_, schedule_, 1, (Note("", "direct", why),))
     own = _taps(problem_, len(problem_.batch) - 1, sizes, fixed)
     rows = width if width > 1 else _few_rows(problem_, sizes, device)
@@ -119,6 +125,12 @@ def direct(
             vector = min(width, LEAST_VECTOR // problem_.a.elem.bytes)
             ahead = _ahead(problem_, moving, sizes, fixed)
             schedule = replace(schedule, width=vector, rows=2, threads=SMALL_THREADS, ahead=ahead)
+        windows = line_windows(problem_, sizes, fixed) if schedule.taps else None
+        if windows is not None:
+            schedule = replace(schedule, item_taps=windows.item_taps)
+            widest = replace(schedule, width=_width(problem_, sizes, aligned))
+            lines = lines_schedule(problem_, windows, widest, sizes, device)
+            schedule = schedule if request.vector is not None or lines is None else lines
     why = "one multiply-add for each product: no two results of a tile share both operands"
     return Algorithm(problem_, schedule, 1, (Note("", "direct", why),))
 
