@@ -29,12 +29,28 @@ def test_a_layer_without_a_mask_is_a_program(activation: str, norm_first: bool) 
     assert report.graphs and not any(graph.outside for graph in report.graphs)
 
 
-def test_a_layer_with_hidden_keys_stays_pytorchs() -> None:
+KEYS = torch.zeros(2, 7, dtype=torch.bool)
+KEYS[0, 5:] = True
+FUTURE = nn.Transformer.generate_square_subsequent_mask(7)
+NO_KEY = torch.eye(7, dtype=torch.bool)
+NO_KEY[2] = True
+
+
+@pytest.mark.parametrize(
+    "masks",
+    [
+        {"src_key_padding_mask": KEYS},
+        {"src_mask": FUTURE},
+        {"src_mask": FUTURE, "src_key_padding_mask": torch.where(KEYS, -torch.inf, 0.0)},
+        {"src_mask": FUTURE.expand(8, 7, 7)},
+        {"src_mask": NO_KEY},
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Support for mismatched")
+def test_a_layer_with_a_mask_is_a_program(masks: dict[str, torch.Tensor]) -> None:
+    """Also one whose third row sees no key, and is NaN."""
     module, x = layer(), torch.randn(2, 7, 32)
-    hidden = torch.zeros(2, 7, dtype=torch.bool)
-    hidden[0, 5:] = True
-    fast, _ = compiled(module)
+    fast, report = compiled(module, fallback="error")
     with torch.no_grad():
-        torch.testing.assert_close(
-            fast(x, src_key_padding_mask=hidden)[:, :5], module(x, src_key_padding_mask=hidden)[:, :5]
-        )
+        torch.testing.assert_close(fast(x, **masks), module(x, **masks), equal_nan=True)
+    assert report.graphs and not any(graph.outside for graph in report.graphs)

@@ -106,6 +106,10 @@ def _dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tenso
     return x * mask * (1.0 / (1.0 - p)), mask
 
 
+_OF_KEYS = 1
+"""The `mask_type` of an encoder layer's mask over each example's keys."""
+
+
 def _encoder_layer(
     src: torch.Tensor,
     width: int,
@@ -117,24 +121,32 @@ def _encoder_layer(
     use_gelu: bool,
     norm_first: bool,
     eps: float,
-    *rest: Any,
-    **mask: Any,
-) -> Any:
-    """What `nn.TransformerEncoderLayer` calls in eval mode without gradients. With a mask it stays whole: rows that are
-    hidden whole are PyTorch's own."""
-    (first_weight, first_bias, second_weight, second_bias), (up, up_bias, down, down_bias) = (
-        rest[:4],
-        rest[4:8],
-    )
-    if any(value is not None for value in (*rest[8:], *mask.values())):
-        return NotImplemented
+    first_weight: torch.Tensor,
+    first_bias: torch.Tensor,
+    second_weight: torch.Tensor,
+    second_bias: torch.Tensor,
+    up: torch.Tensor,
+    up_bias: torch.Tensor,
+    down: torch.Tensor,
+    down_bias: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    mask_type: int | None = None,
+) -> torch.Tensor:
+    """What `nn.TransformerEncoderLayer` calls in eval mode without gradients. It hides a key wherever the mask is not 0,
+    and a row whose keys are all hidden is NaN. gelu is the layer's own, for which PyTorch's kernel takes that by tanh on
+    a GPU."""
 
     def attention(x: torch.Tensor) -> torch.Tensor:
         qkv = F.linear(x, qkv_weight, qkv_bias)
         parts = qkv.view(*qkv.shape[:-1], 3, heads, width // heads).unbind(-3)
         q, k, v = (part.transpose(1, 2) for part in parts)
-        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2)
-        return F.linear(y, proj_weight, proj_bias)
+        y = F.scaled_dot_product_attention(q, k, v) if mask is None else masked(q, k, v, mask)
+        return F.linear(y.transpose(1, 2).flatten(-2), proj_weight, proj_bias)
+
+    def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = mask.bool()[:, None, None] if mask_type == _OF_KEYS else mask.bool()
+        scores: torch.Tensor = (q @ k.mT * (width // heads) ** -0.5).masked_fill(hidden, -torch.inf)
+        return scores.softmax(-1) @ v
 
     def block(x: torch.Tensor) -> torch.Tensor:
         y = F.linear(x, up, up_bias)
