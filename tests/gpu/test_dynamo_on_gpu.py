@@ -81,7 +81,8 @@ def error(result: torch.Tensor, model: nn.Module, x: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("dtype", ERROR, ids=str)
 @pytest.mark.parametrize("name", CASES)
-def test_inference_is_right(name: str, dtype: torch.dtype) -> None:
+def test_inference_is_right(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     torch.manual_seed(0)
     make, shape = CASES[name]
     model, x = make().cuda().to(dtype).eval(), torch.randn(shape, device="cuda", dtype=dtype)
@@ -90,6 +91,17 @@ def test_inference_is_right(name: str, dtype: torch.dtype) -> None:
         assert error(fast(x), model, x) < ERROR[dtype]
         assert error(fast(x), model, x) < ERROR[dtype]
     assert all(graph.texts for graph in report.graphs)
+
+
+def test_f32_multiplies_in_tf32_where_eager_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose numbers have three more binary digits than bf16's."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    torch.manual_seed(0)
+    model, x = convolutions().cuda().eval(), torch.randn(4, 8, 18, 20, device="cuda")
+    fast, report = compiled(model, fallback="eager", check=True)
+    with torch.no_grad():
+        assert ERROR[torch.float32] < error(fast(x), model, x) < ERROR[torch.bfloat16] / 8
+    assert all("tf32(" in text for graph in report.graphs for text in graph.texts.values())
 
 
 def test_extents_that_vary_compile_once() -> None:

@@ -37,6 +37,7 @@ from ucutlass.dynamo.host_constants import move_host_constants
 from ucutlass.dynamo.inductor import inductor, start_compilers, whole
 from ucutlass.dynamo.options import CompileOptions, options_of
 from ucutlass.dynamo.partition import NO_WORK, Division, divide, division_of, rest, without_empty_operands
+from ucutlass.dynamo.precision import multiplied
 from ucutlass.dynamo.records import Records, division_from, division_record, key_of
 from ucutlass.dynamo.region import NAME, PARAMETER, values_of
 from ucutlass.dynamo.rematerialization import Partition, partition_of
@@ -508,7 +509,8 @@ def divided_graph(
 
 def remembered(graph: fx.GraphModule, devices: Collection[str], records: Records) -> Division:
     """Returns how the graph is divided, which another process may have found out before."""
-    key = key_of(graph, "division", *sorted(devices))
+    inputs = [value for node in graph.graph.find_nodes(op="placeholder") for value in values_of(node)]
+    key = key_of(graph, "division", *sorted(devices), repr(multiplied(inputs)))
     division = division_from(records.read(key), [node.name for node in graph.graph.nodes])
     if division is None:
         with span("importing"):

@@ -71,7 +71,8 @@ def _by_weight(
     items = tuple(IndexItem(Name(s.input), s.position()) for s in spaces if not s.direct)
     read: Expr = Index(operand(0), items) if items else operand(0)
     consumed = tuple(label for label in ("B", *(s.output for s in spaces)) if extents[label] != 1)
-    body = over("dot", consumed, exact(element, read), exact(element, operand(1)))
+    multiplied = b.compute_type("cudnn", element) if extents["C"] != 1 else element
+    body = over("dot", consumed, exact(multiplied, read), exact(multiplied, operand(1)))
     return b.add("dot", [(wide, wide_axes), (narrow, narrow_axes)], body, axes, extents, element)
 
 

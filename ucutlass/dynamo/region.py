@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, fx
 
+from ucutlass.dynamo.precision import multiplied
 from ucutlass.dynamo.rules import RULES
 from ucutlass.grammar.format import format_file
 from ucutlass.importer.export import is_empty, needed, tensor_of, translated
@@ -154,6 +155,7 @@ def _imported(
     used_names: list[str] = []
     inputs = _inputs(placeholders, used_names, number)
     builder = GraphBuilder({i.name: i.tensor for i in inputs.values()})
+    builder.multiplied = multiplied(node.meta["val"] for node in placeholders)
     builder.parameters |= {i.name for node, i in inputs.items() if PARAMETER in node.meta}
     refs = _logical(placeholders, inputs, builder, used_names, number)
     makers = _computed(nodes, refs, builder, used_names, number)

@@ -364,7 +364,8 @@ class StageWriter:
         value = self._expr(node, inner)
         read = inner.base if isinstance(inner, Index) else inner
         assert isinstance(read, Name)
-        if element.name in ("f32", "f64") or self.written[node.operands[_number(read)].value].stored:
+        stored = self.written[node.operands[_number(read)].value].stored
+        if element.name in ("f32", "f64") or (stored and element.name != "tf32"):
             return value
         match value.expr:
             case Call(callee, None, _) if callee == element.name:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from ucutlass.grammar.syntax import Expr
 from ucutlass.importer.expressions import operand, substituted, where
@@ -23,6 +23,9 @@ from ucutlass.importer.graph import (
     Unsupported,
 )
 from ucutlass.importer.whole_numbers import wrapped
+
+Multiplier: TypeAlias = Literal["matmul", "cudnn"]
+"""By the name of torch's switches, what multiplies: products, or what cuDNN computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,9 @@ class GraphBuilder:
     parameters: set[str] = field(default_factory=set)
     """The inputs that are parameters of the module, whose numbers are finite."""
 
+    multiplied: Mapping[Multiplier, str] = field(default_factory=dict)
+    """The compute type of products and convolutions of f32, where it is not f32."""
+
     attending: dict[str, ValueRef] = field(default_factory=dict)
     """By mask of an attention: whether a row of it leaves any key."""
 
@@ -83,6 +89,10 @@ class GraphBuilder:
 
     def element(self, ref: ValueRef) -> str:
         return self.values[ref.name].element
+
+    def compute_type(self, multiplier: Multiplier, element: str) -> str:
+        """Returns what a product or convolution of an element multiplies in."""
+        return self.multiplied.get(multiplier, element) if element == "f32" else element
 
     def fail(self, why: str) -> Unsupported:
         return Unsupported(why, self.origin)

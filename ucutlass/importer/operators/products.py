@@ -62,7 +62,8 @@ def product(
     for ref in (left, right):
         if b.element(ref) not in ("f32", "f16", "bf16", "f64"):
             raise b.fail(f"a product of {b.element(ref)}")
-    body = dot_body(element, [label for label in consumed if extents[label] != 1])
+    multiplied = b.compute_type("matmul", element)
+    body = dot_body(multiplied, [label for label in consumed if extents[label] != 1])
     return b.add("dot", [(left, left_axes), (right, right_axes)], body, axes, extents, element, hint)
 
 

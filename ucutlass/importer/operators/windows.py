@@ -84,7 +84,9 @@ def convolution(
     )
     read: Expr = Index(operand(0), items) if items else operand(0)
     consumed = [label for label in ("C", *(s.window for s in spaces)) if extents[label] != 1]
-    body = over("dot", tuple(consumed), exact(element, read), exact(element, operand(1)))
+    # One channel by another is no product of matrices: cuDNN takes none for it either.
+    multiplied = b.compute_type("cudnn", element) if extents["C"] != 1 else element
+    body = over("dot", tuple(consumed), exact(multiplied, read), exact(multiplied, operand(1)))
     if transposed and not all(s.reaches for s in spaces):
         nothing = constant(b, 0.0, tuple(prod(extents[n] for n in axis) for axis in axes), element)
         return nothing if bias is None else _with_bias(b, nothing, bias, len(spaces), element)
