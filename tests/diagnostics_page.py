@@ -103,7 +103,7 @@ RULED = {
     "UC0416": gemm("warps pingpong", x="e4m3[K, M]", w="e4m3[N, K]"),
     "UC0417": Case(
         "kernel k(x: f32[M, K], w: f32[K, N]) -> f32[M, N] {\n"
-        "  return dot[K](tf32(x), tf32(w))\n  schedule sm90a { warps pingpong  swap no }\n}\n",
+        "  return dot[K](tf32(x), tf32(w))\n  schedule sm90a { warps pingpong  tile 64x48x32  swap no }\n}\n",
         "M=1024,N=1024,K=1024",
     ),
     "UC0418": gemm("warps pingpong", "M=1024,N=1024,K=1023"),

@@ -87,6 +87,7 @@ class LeanLayout:
     a_in_registers: bool
     ahead: bool
     a_through_registers: bool
+    turns_b: bool
     portion: int
     instruction_k: int
     types: str
@@ -137,6 +138,11 @@ class LeanLayout:
     @property
     def f16_line(self) -> int:
         return F16_LINE
+
+    @property
+    def multiplied(self) -> tuple[SharedOperand, ...]:
+        """What lies in shared memory, as wgmma reads it."""
+        return tuple(self.b if operand.name == "b" else operand for operand in self.loaded)
 
     @property
     def turns(self) -> bool:
@@ -272,7 +278,6 @@ def _served(plan: GemmPlan) -> tuple[Sm90Schedule, GemmProblem]:
         "elements of 8 bytes": any(a.elem.bytes > 4 for a in _accesses(problem)),
         "1-byte operands that are not K-major": problem.compute_type.bytes == 1
         and not problem.a.k[0] == problem.b.k[0] == (),
-        "tf32 operands that are not K-major": problem.compute_type == TF32 and problem.b.k[0] != (),
     }
     for what, refused in refusals.items():
         if refused:
@@ -334,6 +339,11 @@ class _MainLoop:
         return self.problem.compute_type == TF32 and self.a.inner == "mn"
 
     @property
+    def turns_b(self) -> bool:
+        """Whether B is turned in its place in shared memory."""
+        return self.problem.compute_type == TF32 and self.problem.b.k[0] != ()
+
+    @property
     def loaded(self) -> tuple[SharedOperand, ...]:
         """The operands that TMA loads."""
         a, b = self.a, self.b
@@ -341,7 +351,7 @@ class _MainLoop:
             return a, b, small(a), small(b)
         if self.in_registers and not self.fused:
             return a, b, small(b)
-        turned = self.fused and self.problem.b.k[0] != ()
+        turned = (self.fused and self.problem.b.k[0] != ()) or self.turns_b
         return a, turned_operand(self.problem, self.schedule, self.groups) if turned else b
 
     @property
@@ -423,6 +433,7 @@ def _layout(
         a_in_registers=loop.in_registers,
         ahead=loop.loads_ahead(bool(reduced)),
         a_through_registers=loop.a_through_registers,
+        turns_b=loop.turns_b,
         portion=math.gcd(schedule.tile[2] // 8, max(1, 4 // atoms)),
         instruction_k=32 // loop.multiplied.compute_type.bytes,
         types=".".join((accumulate, *types)),

@@ -11,7 +11,7 @@ from typing import Literal
 from ucutlass.emit.gemm import sm90 as gemm_sm90
 from ucutlass.emit.parts import NotServed
 from ucutlass.ir.compute_types import FP8
-from ucutlass.ir.elements import F32, Element
+from ucutlass.ir.elements import F32, TF32, Element
 from ucutlass.kernels.access import Access
 from ucutlass.kernels.gemm.plan import F16_CHAIN, REGISTER_MATHS, GemmProblem, Sm90Schedule
 
@@ -114,7 +114,7 @@ def operands(
     b = _operand(
         "b",
         problem.b,
-        turned or copied or problem.b.k[0] == (),
+        turned or copied or problem.compute_type == TF32 or problem.b.k[0] == (),
         multiplied(problem, problem.b),
         tile_n,
         k,

@@ -13,8 +13,8 @@ from ucutlass.emit import text
 from ucutlass.emit.arithmetic import arithmetic
 from ucutlass.emit.gemm.sm90_epilogue import epilogue, extent, grouped, operands, tensor, through_tma, vectors
 from ucutlass.emit.parts import NotServed
-from ucutlass.ir.elements import F32, TF32
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, Sm90Schedule
+from ucutlass.kernels.gemm.smem import lean_alone
 
 ACCUMULATORS: Mapping[str, str] = MappingProxyType(
     {"f32": "float", "fast": "float", "f16": "cutlass::half_t", "s32": "int32_t"}
@@ -48,11 +48,11 @@ FP8_INSTRUCTION_K = 32
 
 
 def is_lean_alone(plan: GemmPlan) -> bool:
-    """Whether a plan is built in one way only, as `ucutlass.emit.gemm.lean` emits it: f32 by wgmma, and a K whose
-    parts meet in a cluster."""
+    """Whether a plan is built in one way only, as `ucutlass.emit.gemm.lean` emits it: f32 by wgmma, tf32 that lies
+    across K, and a K whose parts meet in a cluster."""
     schedule = plan.schedule
     return isinstance(schedule, Sm90Schedule) and (
-        plan.problem.compute_type == F32 or schedule.scheduler == "cluster_k"
+        lean_alone(plan.problem) or schedule.scheduler == "cluster_k"
     )
 
 
@@ -60,22 +60,19 @@ def render(plan: GemmPlan) -> str:
     """The kernel's code, with `text.PLACEHOLDER` for the entry's name.
 
     Raises ValueError for a plan that this family cannot hold: another schedule, k in several
-    modes, tf32 operands of which A alone is K-major, or a reduction over batch modes alone. Raises
-    NotServed, which is one, for f32.
+    modes, or a reduction over batch modes alone. Raises NotServed, which is one, for what a lean kernel alone
+    multiplies.
     """
     schedule, problem = plan.schedule, plan.problem
     if not isinstance(schedule, Sm90Schedule):
         raise ValueError(f"not a schedule of this family: {schedule}")
     if is_lean_alone(plan):
         raise NotServed(
-            "f32 by wgmma, and `partials cluster`, are built by NVRTC alone: use UCUTLASS_BUILD_PATH auto or nvrtc, or "
+            "f32 by wgmma, tf32 across K, and `partials cluster`, are built by NVRTC alone: use UCUTLASS_BUILD_PATH auto or nvrtc, or "
             "`warps multistage`, or for the latter `partials memory`"
         )
     if len(problem.k) != 1:
         raise ValueError(f"a TMA main loop contracts one mode, the plan has {len(problem.k)}")
-    if problem.compute_type == TF32 and problem.a.k[0] == () != problem.b.k[0]:
-        # `SwapAB` of CUTLASS's RS main loops: the epilogue would meet D transposed.
-        raise ValueError("tf32 with A alone K-major: exchange the operands and compute the transpose")
     operation = arithmetic(problem)
     mainloop, epilogue_schedule, warps = WARPS[schedule.warps]
     a = tensor("a", problem.a, problem.a.m, problem.a.k[0])
@@ -98,7 +95,6 @@ def render(plan: GemmPlan) -> str:
         scheduler=SCHEDULERS[schedule.scheduler],
         extended=schedule.tile[1] not in WGMMA_WIDTHS,
         promotion=_promotion(problem, schedule),
-        through_registers=_through_registers(problem),
         arithmetic=operation,
         epilogue=fused,
         extents=[extent(product) for product in (problem.m, problem.n, *problem.k, *problem.batch)],
@@ -115,8 +111,3 @@ def _promotion(problem: GemmProblem, schedule: Sm90Schedule) -> int | None:
     instructions = schedule.tile[2] // FP8_INSTRUCTION_K
     promotes = problem.compute_type.name in ("e4m3", "e5m2") and problem.accumulate != "fast"
     return instructions if promotes and FP8_PROMOTION % instructions else None
-
-
-def _through_registers(problem: GemmProblem) -> bool:
-    """Whether CUTLASS passes an operand through registers: wgmma wants 4-byte operands K-major."""
-    return problem.compute_type == TF32 and not problem.a.k[0] == problem.b.k[0] == ()

@@ -14,7 +14,7 @@ import pytest
 
 from tests.emit.harness import cutlass_include
 from ucutlass.emit import Source, emit
-from ucutlass.ir.elements import BF16, E4M3, F16, F32, TF32, Element
+from ucutlass.ir.elements import BF16, E4M3, F16, F32, Element
 from ucutlass.kernels.access import Access, Output, Reduction, Store
 from ucutlass.kernels.arithmetic import Accumulator, Arithmetic, Compute, CoordinateValue, LoadSlot, Round
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, Route, Sm90Schedule
@@ -176,18 +176,6 @@ def test_refuses_two_contracted_modes() -> None:
     two = replace(problem, k=(K, K), a=replace(problem.a, k=((), ())), b=replace(problem.b, k=((), ())))
     with pytest.raises(ValueError, match="contracts one mode, the plan has 2"):
         emit(replace(PLANS["bias_gelu"], problem=two), "")
-
-
-def test_refuses_tf32_that_cutlass_would_transpose() -> None:
-    base = PLANS["bias_gelu"]
-    a, b = access(0, F32, m=K, k=((),)), access(1, F32, n=(), k=(N,))
-    with pytest.raises(ValueError, match="exchange the operands"):
-        emit(replace(base, problem=replace(base.problem, compute_type=TF32, a=a, b=b)), "")
-    exchanged = replace(
-        base.problem, compute_type=TF32, a=replace(a, k=(M,), m=()), b=replace(b, k=((),), n=K)
-    )
-    code = emit(replace(base, problem=exchanged), "").code
-    assert "static constexpr int bytes = 4;" in code
 
 
 def test_refuses_a_reduction_over_batch_alone() -> None:

@@ -325,6 +325,23 @@ TF32 = {
     "two atoms": Case(math="tensor", w="K, N", schedule="tile 256x32x32  swap yes", sizes=(1, 13, 260, 132)),
     "deep": Case(math="tensor", w="K, N", schedule="tile 128x32x64  swap yes"),
     "shallow": Case(math="tensor", w="K, N", schedule="tile 128x32x8  swap yes", sizes=(1, 13, 140, 60)),
+    "turned": Case(math="tensor", w="K, N", schedule="tile 128x96x32  swap no", sizes=(1, 140, 76, 100)),
+    "turned, neither along K": Case(
+        math="tensor", x="K, M", w="K, N", schedule="tile 128x160x32  swap no", sizes=(1, 140, 148, 132)
+    ),
+    "turned, two atoms": Case(
+        math="tensor", x="K, M", w="K, N", schedule="tile 256x64x32  swap yes", sizes=(1, 60, 260, 100)
+    ),
+    "turned, deep": Case(
+        math="tensor", x="K, M", schedule="tile 128x32x64  swap yes", sizes=(1, 12, 140, 100)
+    ),
+    "turned, cluster": Case(
+        math="tensor",
+        x="K, M",
+        w="K, N",
+        schedule="tile 128x32x32  swap no  cluster 2x2",
+        sizes=(1, 260, 60, 68),
+    ),
     "cluster": Case(
         math="tensor", w="K, N", schedule="tile 128x32x32  swap yes  cluster 2x2", sizes=(1, 30, 260, 68)
     ),

@@ -168,7 +168,7 @@ RULES: tuple[AdviceRule, ...] = (
         ("analytic",),
         _ALL,
         "Decided by the legality rules on the order of fp8 and tf32 operands; the cost model charges "
-        "tf32 through registers 30 % a step.",
+        "tf32 across K for its way through registers or its turn in shared memory.",
         None,
         ("UC0415", "UC0416", "UC0417"),
     ),

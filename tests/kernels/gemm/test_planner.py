@@ -515,11 +515,20 @@ def test_tiles_of_f32_split_in_registers_are_no_wider_than_few_rows() -> None:
     assert (chosen.swap, chosen.tile, chosen.math) == ("yes", (128, 112, 32), "tf32x3_rs")
 
 
-def test_operands_through_registers_of_one_warp_group_are_priced_higher() -> None:
-    """An H100 took 18.3 us by pingpong's 128x64 tiles, and 15.6 so."""
-    problem, sizes = gemm(216, 3124, 1504, compute_type="tf32", order="KN")
-    chosen = planned(plan(problem, sizes, SM90, DEVICES["H100-SXM"])).request
-    assert (chosen.warps, chosen.tile) == ("cooperative", (128, 64, 32))
+def test_tf32_that_lies_across_k_is_turned_where_it_has_few_rows() -> None:
+    """An H200 took 49.4 us for 36 rows as the rows of tiles of 128x192, and 34.7 as the columns of one."""
+    problem, sizes = gemm(36, 1616, 13252, compute_type="tf32", order="MK")
+    chosen = planned(plan(problem, sizes, SM90, DEVICES["H200"])).request
+    assert chosen.swap == "yes" and chosen.partials == "cluster"
+
+
+def test_steps_that_turn_tf32_are_priced_higher() -> None:
+    """An H200 took 32.9 us by these tiles where B is turned, and 17.7 where A passes through registers."""
+    problem, sizes = gemm(144, 1028, 3044, compute_type="tf32", order="MK")
+    tiles = PartialSchedule(warps="pingpong", tile=(64, 32, 32))
+    plans = (plan(problem, sizes, SM90, DEVICES["H200"], replace(tiles, swap=swap)) for swap in ("no", "yes"))
+    a_in_registers, b_turned = (planned(p).seconds for p in plans)
+    assert b_turned > 1.3 * a_in_registers
 
 
 def test_few_rows_of_tf32_are_the_columns_of_a_tile() -> None:

@@ -178,9 +178,9 @@ EDGES: tuple[tuple[str, Arch, Made, PartialSchedule, Made, PartialSchedule], ...
         "UC0417",
         SM90,
         square(compute_type="tf32", order="KN"),
-        replace(COOPERATIVE, tile=(128, 128, 32)),
+        replace(COOPERATIVE, tile=(128, 128, 64)),
         square(compute_type="tf32", order="KN"),
-        replace(COOPERATIVE, tile=(128, 128, 32), swap="yes"),
+        replace(COOPERATIVE, tile=(128, 128, 64), swap="yes"),
     ),
     (
         "UC0417",
@@ -201,10 +201,10 @@ EDGES: tuple[tuple[str, Arch, Made, PartialSchedule, Made, PartialSchedule], ...
     (
         "UC0417",
         SM90,
-        square(compute_type="tf32", order="MK"),
-        replace(PINGPONG, tile=(64, 176, 32)),
-        square(compute_type="tf32", order="MK"),
-        replace(PINGPONG, tile=(64, 160, 32)),
+        square(compute_type="tf32", order="MN"),
+        replace(PINGPONG, tile=(64, 128, 32), stages=2),
+        square(compute_type="tf32", order="MN"),
+        replace(PINGPONG, tile=(64, 128, 32), stages=3),
     ),
     (
         "UC0417",

@@ -106,6 +106,11 @@ class Constants(HashedOnce):
     """The same with tf32 operands that pass through registers: of 2048 x 4096 x 8192 an H100 took 374 us, and 324 without."""
     register_operand_alone: float = 1.35
     """The same where one warp group at a time multiplies, as five products took on an H100."""
+    turn: float = 350.0
+    """Cycles that a step of K takes longer where tf32 B is turned in shared memory, whose bytes the products want too. With
+    `turn_element` it meets what 114 kernels of 30 products took on an H200 within 8 % on average."""
+    turn_element: float = 4.0
+    """Those that it adds for each element of B that a thread turns."""
     crowded: float = 1.5
     """How much longer the epilogue of such operands takes where one warp group has a tile of 128 x 128 elements and K is
     short (_CROWDED, _FEW_STEPS). One layer stands behind it: of 672 channels of 8 x 112 x 112 positions an H100 took 152 to
@@ -392,8 +397,10 @@ def _sm90_step(
     mma *= max(1.0, math.pow(active / device.sms, 1 / 4) / k.sustained)
     if accumulators_per_thread(c) > 160 and s.math != "f16x3":
         mma *= k.wide_accumulators
-    if c.problem.compute_type.name == "tf32" and not _k_major(c):
+    if c.problem.compute_type.name == "tf32" and c.problem.a.k[-1] != ():
         mma *= k.register_operand_alone if s.warps == "pingpong" else k.register_operand
+    if c.problem.compute_type.name == "tf32" and c.problem.b.k[-1] != ():
+        mma += k.turn + k.turn_element * n * depth / THREADS[s.warps]
     if s.math == "f16x3":
         mma *= k.step_f16 if s.stages > 2 else k.step_f16_unhidden
     if s.math in REGISTER_MATHS:

@@ -23,7 +23,7 @@ from ucutlass.kernels.gemm.rules.tiles import (
     most_accumulators,
 )
 from ucutlass.kernels.gemm.schedule import COLUMNS, TMA_BYTES, Orientation, PlanningCase, Swap
-from ucutlass.kernels.gemm.smem import operand_parts
+from ucutlass.kernels.gemm.smem import across_k, operand_parts
 from ucutlass.kernels.gemm.variants import variants_of
 
 Tile: TypeAlias = tuple[int, int, int]
@@ -167,8 +167,7 @@ def _maths(case: PlanningCase, request: PartialSchedule) -> tuple[Math | None, .
 def _sm90_of(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSchedule]:
     written, depth = _orders(case, request)
     # In the other orientation a tile's columns divide M, which pays where there are few.
-    turns = request.swap is None and _turns(case)
-    for swap in SWAPS if turns else written:
+    for swap in SWAPS if request.swap is None else written:
         side = case.side(swap)
         fits = _fitted(case, side.shape, request)
         trimmed = _trimmed(case, side.shape, depth, request, fits)
@@ -195,25 +194,16 @@ def _sm90_of(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSc
 
 
 def _orders(case: PlanningCase, request: PartialSchedule) -> tuple[tuple[Swap, ...], int]:
-    """Orientations to try, and the tile's K. tf32 with A along K and B along N runs only
-    transposed, and with both along M and N takes 32 elements of K."""
+    """Orientations to try, and the tile's K. tf32 that lies across K passes through registers as A and is turned in
+    shared memory as B, which take different times."""
     problem, shape = case.written.problem, case.written.shape
     item = multipliers(problem, request.math or "tensor").compute_type.bytes
     depth = request.tile[2] if request.tile else LINE // item
     if request.swap is not None:
         return (request.swap,), depth
-    if problem.compute_type.name == "tf32" and problem.b.k[-1] != ():
-        return ("yes" if problem.a.k[-1] == () else "no",), depth
-    skinny = min(shape.m, shape.n) < _SKINNY and _turns(case)
-    # The smaller operand is the one to split ahead.
-    return ("no", "yes") if skinny or request.math in REGISTER_MATHS else ("no",), depth
-
-
-def _turns(case: PlanningCase) -> bool:
-    """Whether the transpose is a product of the same kernel: tf32 operands that lie across K pass through registers,
-    as A, or are transposed in shared memory, as B."""
-    problem = case.written.problem
-    return problem.compute_type.name != "tf32" or problem.a.k[-1] == problem.b.k[-1] == ()
+    # The smaller operand of f32 is the one to split ahead.
+    both = min(shape.m, shape.n) < _SKINNY or request.math in REGISTER_MATHS or across_k(problem)
+    return ("no", "yes") if both else ("no",), depth
 
 
 def _fitted(case: PlanningCase, shape: Shape, request: PartialSchedule) -> tuple[WarpsTile, ...]:

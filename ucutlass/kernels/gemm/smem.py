@@ -184,8 +184,8 @@ def sm90_memory(
     math: Math = "tensor",
 ) -> SharedMemory:
     """Shared memory of an sm90 kernel with that many stages; padding counts as barriers."""
-    if problem.compute_type.name == "f32":
-        # In parts, each as large as the operand (emit/gemm/lean_split.py), by a lean kernel alone.
+    if lean_alone(problem):
+        # f32 in parts, each as large as the operand (emit/gemm/lean_split.py), by a lean kernel alone.
         least, stage = (
             least_lean_epilogue(problem, routes, tile, warps),
             lean_main_loop(problem, tile, 2, math, 1) - lean_main_loop(problem, tile, 1, math, 1),
@@ -196,7 +196,7 @@ def sm90_memory(
     order = 2 * BARRIER + (4 * BARRIER if warps == "pingpong" else 0)
     scheduler = 16
     pipelines = 2 * BARRIER * (stages + epilogue.load_stages) + order + scheduler
-    loop_align = _REGISTER_SOURCED if register_sourced(problem) else 128
+    loop_align = 128
     align = max(epilogue.alignment, loop_align)
     stage = stage_bytes(problem, tile)
     total = _round(_round(_round(pipelines, align) + epilogue.bytes, loop_align) + stages * stage, align)
@@ -220,12 +220,14 @@ def sm90_stages(
     return stages
 
 
-_REGISTER_SOURCED = 1024
-"""Alignment of a main loop whose operand A passes through registers."""
+def lean_alone(problem: GemmProblem) -> bool:
+    """Whether a lean kernel alone multiplies these operands by wgmma: f32, and tf32 that lie across K."""
+    return problem.compute_type.name == "f32" or across_k(problem)
 
 
-def register_sourced(problem: GemmProblem) -> bool:
-    """Whether CUTLASS passes A through registers: wgmma reads 4-byte operands K-major alone."""
+def across_k(problem: GemmProblem) -> bool:
+    """Whether a tf32 operand is not contiguous along K, as wgmma reads 4-byte operands: A then passes through
+    registers, and B is turned in shared memory."""
     return problem.compute_type.name == "tf32" and not (problem.a.k == ((),) and problem.b.k == ((),))
 
 

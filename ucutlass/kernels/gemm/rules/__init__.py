@@ -80,9 +80,9 @@ RULES: tuple[Rule[GemmCandidate], ...] = (
     Rule(
         "UC0417",
         "tf32 operand order",
-        "tf32: B contiguous along K, or both along M and N with tile K 32; tile N in steps of 32 but where "
-        "both are along K",
-        "CUTLASS sm90_mma_tma_gmma_rs_warpspecialized.hpp: SwapAB, TransposeB",
+        "tf32 with B contiguous along N: tile N in steps of 32, tile K 32 or beside tile N 32 in steps of 32, 3 stages "
+        "or more; with several batch modes tile N in steps of 32",
+        _PTX + ": transposed descriptors are for 16-bit types only",
         operands.tf32_order,
         _SM90,
         in_guide=True,

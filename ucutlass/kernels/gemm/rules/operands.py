@@ -14,14 +14,16 @@ from ucutlass.kernels.gemm.schedule import (
     nearest,
     tma_alignable,
 )
-from ucutlass.kernels.gemm.smem import least_lean_epilogue
+from ucutlass.kernels.gemm.smem import lean_alone, least_lean_epilogue
 from ucutlass.kernels.rule import Breach
 
-TRANSPOSED = 32
-"""Elements along N and K that a warp group transposes at a time: one swizzled line of tf32 along K
-(cutlass/transform/collective/sm90_wgmma_transpose.hpp asserts that they divide the tile's)."""
+TURNED = 32
+"""Elements along N and K that a warp turns at a time: lines of 128 bytes of tf32 either way (emit/gemm/lean_turned.j2)."""
 
-TRANSPOSED_N = tuple(range(TRANSPOSED, 256 + 1, TRANSPOSED))
+TURNED_N = tuple(range(TURNED, 256 + 1, TURNED))
+
+TURNED_STAGES = 3
+"""Of a ring in which one stage is turned while another one is multiplied."""
 
 WGMMA_TYPES = frozenset({"f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8"})
 
@@ -57,14 +59,20 @@ def compute_type_has_kernel(c: GemmCandidate) -> Breach | None:
             ("warps",),
             multistage(c),
         )
-    limit = _beyond_lean(c) if compute_type == "f32" else ""
+    limit = _beyond_lean(c) if lean_alone(c.problem) else ""
     if not limit:
         return None
-    return Breach(f"f32 by wgmma: {limit}", "use `warps multistage`", ("warps",), multistage(c))
+    return Breach(
+        f"{_LEAN_ALONE[compute_type]} by wgmma: {limit}", "use `warps multistage`", ("warps",), multistage(c)
+    )
+
+
+_LEAN_ALONE = {"f32": "f32", "tf32": "tf32 across K"}
+"""Operands that a kernel of our own multiplies alone, as messages call them."""
 
 
 def _beyond_lean(c: GemmCandidate) -> str:
-    """What the kernel of f32 lacks, one of our own: for other compute types CUTLASS's collectives serve that."""
+    """What a kernel of our own lacks that serves alone: for other operands CUTLASS's collectives do that."""
     if (modes := len(c.problem.batch)) > 1:
         return f"the batch names stay {modes} separate modes, and the kernel iterates over one"
     stored = (o.access for o in c.problem.outputs if not isinstance(o, Reduction))
@@ -180,23 +188,19 @@ def tf32_order(c: GemmCandidate) -> Breach | None:
     assert isinstance(c.schedule, Sm90Schedule)
     if c.problem.compute_type.name != "tf32":
         return None
-    along_n, along_k = _order(c.problem.b, "N") == "N", _order(c.problem.a, "M") == "K"
-    if along_n and along_k:
-        return Breach(
-            "A is contiguous along K and B along N: CUTLASS would compute the transpose of this tf32 problem",
-            f"use `swap {'no' if c.swapped else 'yes'}`",
-            ("swap",),
-            changed(c, swap="no" if c.swapped else "yes"),
-        )
-    m, n, k = c.schedule.tile
-    best, depth = nearest(n, TRANSPOSED_N), TRANSPOSED if along_n else k
-    if not _by_collectives(c) or (k == depth and n == best):
+    turned = _order(c.problem.b, "N") == "N"
+    if not turned and not _by_collectives(c):
         return None
+    m, n, k = c.schedule.tile
+    best, depth = nearest(n, TURNED_N), TURNED if turned else k
+    deep = turned and n == TURNED and k % TURNED == 0
+    if (k == depth or deep) and n == best:
+        return _turned_stages(c) if turned else None
     why = (
-        f"both tf32 operands are contiguous along M and N: B is transposed in shared memory {TRANSPOSED} x "
-        f"{TRANSPOSED} elements at a time, and the tile has {n} x {k} of it"
-        if along_n
-        else f"tile N {n}: CUTLASS divides a stage of tf32 B among lines of 1024 elements, which {TRANSPOSED} "
+        f"tf32 B is contiguous along N: it is turned in its place in shared memory, blocks of {TURNED} x {TURNED} side by "
+        f"side, and the tile has {n} x {k} of it"
+        if turned
+        else f"tile N {n}: CUTLASS divides a stage of tf32 B among lines of 1024 elements, which {TURNED} "
         f"columns fill"
     )
     return Breach(
@@ -204,11 +208,25 @@ def tf32_order(c: GemmCandidate) -> Breach | None:
     )
 
 
+def _turned_stages(c: GemmCandidate) -> Breach | None:
+    assert isinstance(c.schedule, Sm90Schedule)
+    if c.schedule.stages >= TURNED_STAGES:
+        return None
+    m, n, k = c.schedule.tile
+    tile = (m // 2, n, k) if m > n else (m, n // 2, k)
+    return Breach(
+        f"tf32 B is contiguous along N: one stage is turned in shared memory while another one is multiplied, and "
+        f"{c.schedule.stages} stages leave none to load",
+        f"use `stages {TURNED_STAGES}`, or a smaller tile",
+        ("stages", "tile"),
+        changed(c, tile=tile, stages=None),
+    )
+
+
 def _by_collectives(c: GemmCandidate) -> bool:
-    """Whether CUTLASS's collectives alone multiply this tf32 (emit/gemm/lean.py)."""
+    """Whether CUTLASS's collectives alone multiply tf32 along K (emit/gemm/lean.py)."""
     accesses = (*c.problem.inputs, *(o.access for o in c.problem.outputs if not isinstance(o, Reduction)))
-    k_major = _order(c.problem.a, "M") == _order(c.problem.b, "N") == "K"
-    return not k_major or len(c.problem.batch) > 1 or any(a.elem.bytes > 4 for a in accesses)
+    return not lean_alone(c.problem) and (len(c.problem.batch) > 1 or any(a.elem.bytes > 4 for a in accesses))
 
 
 def tma_operands(c: GemmCandidate) -> Breach | None:

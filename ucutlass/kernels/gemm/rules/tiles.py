@@ -15,13 +15,7 @@ from ucutlass.kernels.gemm.plan import (
 )
 from ucutlass.kernels.gemm.problem import accumulator_bytes
 from ucutlass.kernels.gemm.schedule import GemmCandidate, changed, nearest
-from ucutlass.kernels.gemm.smem import (
-    SharedMemory,
-    lean_epilogue,
-    lean_main_loop,
-    most_stages,
-    register_sourced,
-)
+from ucutlass.kernels.gemm.smem import SharedMemory, across_k, lean_epilogue, lean_main_loop, most_stages
 from ucutlass.kernels.rule import Breach
 
 MAX_TILE = 256
@@ -175,7 +169,7 @@ def most_accumulators(problem: GemmProblem) -> int:
     """Returns the most accumulators of a wgmma kernel, all sets together."""
     if problem.compute_type.name == "f32":
         return MAX_ACCUMULATORS_F32
-    return MAX_ACCUMULATORS_BESIDE_A if register_sourced(problem) else MAX_ACCUMULATORS
+    return MAX_ACCUMULATORS_BESIDE_A if across_k(problem) else MAX_ACCUMULATORS
 
 
 def accumulators_fit(c: GemmCandidate) -> Breach | None:
@@ -190,7 +184,7 @@ def accumulators_fit(c: GemmCandidate) -> Breach | None:
     of = "a k tile" if c.problem.compute_type.name == "f32" else "fp8"
     sets = f", in two sets: partial sums of {of} and the f32 total"
     sets = {1: "", 2: sets, 3: f"{sets}, and one of cross products"}[accumulator_sets(c.problem, s.math)]
-    sets += ", beside fragments of A, which is not contiguous along K" if register_sourced(c.problem) else ""
+    sets += ", beside fragments of A, which is not contiguous along K" if across_k(c.problem) else ""
     text = (
         f"a tile of {m}x{n} is {held} accumulator registers in each of {threads} threads{sets}; "
         f"beyond {limit} wgmma is serialised and spills"
@@ -337,9 +331,7 @@ def partials_in_cluster(c: GemmCandidate) -> Breach | None:
         "there are several batch modes": len(problem.batch) > 1,
         "f16 accumulators are not exchanged": problem.accumulate == "f16",
         "there are elements of 8 bytes": any(t.elem.bytes > 4 for t in tensors),
-        "operands of 1 or 4 bytes are to be contiguous along K": problem.compute_type.bytes != 2
-        and problem.compute_type.name != "f32"
-        and not k_major,
+        "operands of 1 byte are to be contiguous along K": problem.compute_type.bytes == 1 and not k_major,
         f"the sums of a tile are {sums} bytes, more than the main loop's buffers": sums
         > lean_main_loop(problem, s.tile, s.stages, s.math),
         "its epilogue does not fit beside the main loop": lean_epilogue(problem, c.routes, s) is None,
@@ -358,7 +350,8 @@ def partials_in_cluster(c: GemmCandidate) -> Breach | None:
 def multicast_slices(c: GemmCandidate) -> Breach | None:
     s = _sm90(c)
     m, n = s.cluster
-    if s.math in COOPERATIVE_MATHS and c.problem.a.k[-1] != () and s.tile[2] % (8 * n):
+    across = s.math in COOPERATIVE_MATHS or c.problem.compute_type.name == "tf32"
+    if across and c.problem.a.k[-1] != () and s.tile[2] % (8 * n):
         return Breach(
             f"a cluster of {m}x{n} loads tile K {s.tile[2]} of A, which is not contiguous along K, in {n} slices: "
             f"each must be whole groups of 8 lines",
@@ -366,7 +359,7 @@ def multicast_slices(c: GemmCandidate) -> Breach | None:
             ("cluster", "tile"),
             changed(c, cluster=(m, 1)),
         )
-    if s.math in ("tf32x3_fused", "f16x3") and c.problem.b.k[-1] != () and s.tile[2] % (8 * m):
+    if _b_in_slices_of_k(c.problem, s.math) and s.tile[2] % (8 * m):
         return Breach(
             f"a cluster of {m}x{n} loads tile K {s.tile[2]} of B, which is not contiguous along K, in {m} slices: "
             f"each must be whole groups of 8 lines",
@@ -385,6 +378,11 @@ def multicast_slices(c: GemmCandidate) -> Breach | None:
         ("cluster", "tile"),
         changed(c, cluster=fewer),
     )
+
+
+def _b_in_slices_of_k(problem: GemmProblem, math: Math) -> bool:
+    turned = math in ("tf32x3_fused", "f16x3") or problem.compute_type.name == "tf32"
+    return turned and problem.b.k[-1] != ()
 
 
 def stream_k_is_cooperative(c: GemmCandidate) -> Breach | None:
