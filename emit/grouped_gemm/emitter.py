@@ -78,6 +78,12 @@ class GroupedGemmLayout:
     call: str
 
     @property
+    def alternates(self) -> bool:
+        """Whether two warp groups that share a tile multiply in turns: beside scaled parts of widened weights, whose
+        conversion takes as long as the products."""
+        return self.converts and bool(self.factors) and self.warp_groups == 2 and len(self.parts) == 2
+
+    @property
     def stores(self) -> tuple[EpilogueTensor, ...]:
         return self.boxes
 

@@ -314,6 +314,13 @@ def test_schedules_of_widened_weights_are_those_measured() -> None:
     assert (few.tile, few.cluster) == ((128, 32, 128), (1, 1)) and many.tile == (128, 256, 64)
 
 
+def test_tiles_of_widened_weights_are_as_wide_as_rows_want_them() -> None:
+    """592 rows by scaled weights took an H200 72.0 us by tiles of 128 columns, and 65.2 so."""
+    text = GROUPED_GEMMS["narrow weights, scales of parts"].text
+    schedule = plan(text, M=592, G=72, J=128, N=2064).schedule
+    assert isinstance(schedule, WgmmaSchedule) and schedule.tile == (128, 96, 128)
+
+
 def test_parts_of_k_of_widened_weights_fill_the_sms() -> None:
     text = GROUPED_GEMMS["weights of four bits, scales of parts"].text
     schedules = [plan(text, M=16, G=46, J=128, N=n).schedule for n in (1616, 16384)]

@@ -26,6 +26,7 @@ CASES = (
     ("narrow weights of fp8", "tile 64x128x64  cluster 1x2  warps pingpong  stages 3", "M=70,K=208,N=136"),
     ("narrow weights, scales of parts", "", "M=70,G=3,J=128,N=136"),
     ("narrow weights, scales of parts", "tile 64x64x128  cluster 2x1  warps sliced", "M=70,G=3,J=128,N=136"),
+    ("narrow weights, scales of parts", "tile 128x96x128  warps cooperative", "M=300,G=3,J=128,N=200"),
     ("narrow weights", "tile 64x32x128  warps sliced  stages 3", "M=70,K=1040,N=136"),
     ("narrow weights", "tile 64x32x64  cluster 1x2  warps sliced", "M=70,K=64,N=136"),
     ("weights of four bits, scales of parts", "tile 64x128x128  warps sliced", "M=70,G=4,J=128,N=136"),

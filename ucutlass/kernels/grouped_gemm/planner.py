@@ -147,7 +147,7 @@ def _candidates(
         else [
             (m, n // problem.products, depth_of(problem, n, sizes, parts))
             for m in (64, 128, 256)
-            for n in (32, 64, 128, 192, 256)
+            for n in (32, 64, 96, 128, 192, 256)
         ]
     )
     both: tuple[Warps, ...] = ("pingpong", "cooperative")
