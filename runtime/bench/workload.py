@@ -12,21 +12,24 @@ import torch
 from torch import Tensor
 
 from ucutlass import ir
-from ucutlass.reference import EvaluatedSlice, ExpectedResults, evaluate, evaluated_slices, expected_results
+from ucutlass.reference import EvaluatedSlice, ExpectedResults, evaluate, evaluated_slices, least_results
+from ucutlass.reference.binding import shape_of
 from ucutlass.reference.host_numbers import extremes
 from ucutlass.reference.interpreter import Argument
 from ucutlass.runtime.bench.bench_device import Outputs
 from ucutlass.runtime.bench.regimes import rotated_arguments
-from ucutlass.runtime.inputs import generate
+from ucutlass.runtime.inputs import generate, result_types
 from ucutlass.runtime.verify.fingerprint import Fingerprint, fingerprint
 from ucutlass.runtime.verify.judge import compare_results
+from ucutlass.shapes import complete
 
 CONTENTS = 3
 """Contents with a known reference that take turns in the sets: a result kept from the last visit to the same
 buffers is then another content's."""
 
 LARGE_BYTES = 4 << 30
-"""Of a set of arguments, from which on two contents take turns: more leave baselines no memory."""
+"""Of a set of arguments and results, from which on two contents take turns: more, with the references of each, leave
+baselines no memory."""
 
 LOOSE = 0.05
 """Relative error, in the Euclidean norm, that PyTorch's own way may have against the reference: a few times
@@ -56,7 +59,7 @@ class Buffers:
         self.sets = sets
         self.arguments: list[list[Argument]] = rotated_arguments(program, first, sets, seed)
         # All but the first, which is a set's own buffers.
-        contents = CONTENTS if bytes_of(first) < LARGE_BYTES else 2
+        contents = CONTENTS if bytes_of(first) + _bytes_of_results(program, sizes) < LARGE_BYTES else 2
         self._contents = rotated_arguments(program, first, contents + 1, seed + 1)[1:]
         self._held: dict[int, int] = {}
         self._references: dict[int, ExpectedResults] = {}
@@ -120,7 +123,7 @@ class Buffers:
         whichever candidate."""
         content = self.content(at)
         if content not in self._references:
-            self._references[content] = expected_results(self.program, self._contents[content])
+            self._references[content] = least_results(self.program, self._contents[content])
         return self._references[content]
 
     def _evaluated(self, at: int) -> Iterable[EvaluatedSlice]:
@@ -146,6 +149,11 @@ class Buffers:
             return words
 
         return checked
+
+
+def _bytes_of_results(program: ir.Program, sizes: Mapping[str, int]) -> int:
+    full = dict(zip(program.dims, complete(program, sizes), strict=True))
+    return sum(math.prod(shape_of(t, full)) * max(1, t.elem.bytes) for t in result_types(program))
 
 
 def far(out: Tensor, reference: Tensor) -> str:

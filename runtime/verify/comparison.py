@@ -94,14 +94,16 @@ def compare(
     bounds, *others = extremes_of(bound, *((out, reference) if floating else ()))
     plain = overflows is None and floating and all(map(_finite, (bounds, *others)))
     ratio = _finite_ratios(out, reference, bound) if plain else _ratios(out, reference, bound, overflows)
-    idle = useless(reference, bound, scale)
+    idle = _useless(reference, bound, scale, bounds, others[1] if floating else None)
     if free is not None:
-        ratio, idle = ratio.masked_fill(free, 0.0), idle | free
+        ratio, idle = ratio.masked_fill(free, 0.0), free if idle is None else idle | free
     at = int(ratio.argmax()) if ratio.numel() else -1
     index = unravel(at, out.shape) if at >= 0 else ()
-    exact, idle_count = (bound == 0).sum(), idle.sum()
+    nothing = torch.zeros((), dtype=torch.int64, device=bound.device)
     exact_count, useless_count, *picked = numbers(
-        exact, idle_count, *(t[index] for t in (ratio, out, reference, bound) if at >= 0)
+        nothing if bounds[0] > 0 else (bound == 0).sum(),
+        nothing if idle is None else idle.sum(),
+        *(t[index] for t in (ratio, out, reference, bound) if at >= 0),
     )
     worst, *picked = picked or [0.0] * 4
     bad = int((~(ratio <= 1)).sum()) if not worst <= 1 else 0
@@ -173,18 +175,25 @@ def useless(reference: Tensor, bound: Tensor, scale: float = 0.0) -> Tensor:
     deviation of all its finite numbers (than their root mean square where there are fewer than FEWEST).
     A result that is 0, another row's, or of the other sign may then pass. Of a bool any bound but 0. Where
     the result is 0 whatever the arguments are, of magnitude `scale`, that is what counts."""
+    idle = _useless(reference, bound, scale, extremes_of(bound)[0], None)
+    return torch.zeros_like(bound, dtype=torch.bool) if idle is None else idle
+
+
+def _useless(
+    reference: Tensor, bound: Tensor, scale: float, bounds: Extremes, of_reference: Extremes | None
+) -> Tensor | None:
+    """Does as `useless`, with the extremes of what it looks at, where these are known; None where that is nowhere."""
     if reference.dtype == torch.bool:
         return bound > 0
     wide = reference.to(torch.float64)
-    of_reference, (_, widest) = extremes_of(wide, bound)
-    finite = wide if _finite(of_reference) else wide[wide.isfinite()]
+    finite = wide if _finite(of_reference or extremes_of(wide)[0]) else wide[wide.isfinite()]
     if finite.numel() >= FEWEST:
         spread = float(finite.std(correction=0))
     else:
         spread = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
     least = max(scale if spread <= NOUGHT * scale else spread, FLUSHED)
-    if bound.numel() and widest <= least:
-        return torch.zeros_like(bound, dtype=torch.bool)
+    if bound.numel() and bounds[1] <= least:
+        return None
     return (bound != 0) & ~(bound <= wide.abs().clamp_(min=least))
 
 

@@ -39,15 +39,18 @@ class Guarded:
 
     def holds(self, poison: int) -> Tensor:
         """Returns which elements, in a row, are that byte again and again."""
-        size = self.result.element_size()
-        pattern = int.from_bytes(bytes([poison] * size), "little", signed=size > 1)
-        return words(self.result) == pattern
+        return words(self.result) == _word(poison, self.result.element_size())
 
 
 WORDS: Mapping[int, torch.dtype] = MappingProxyType(
     {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 )
 """By bytes of an element."""
+
+
+def _word(byte: int, size: int) -> int:
+    """Returns a word of WORDS that is that byte again and again."""
+    return int.from_bytes(bytes([byte] * size), "little", signed=size > 1)
 
 
 def words(tensor: Tensor) -> Tensor:
@@ -63,10 +66,13 @@ def guarded(
 ) -> Guarded:
     """Returns a poisoned tensor between canaries; on CUDA devices its address is `offset` bytes, a multiple
     of the element's, past a multiple of 256."""
-    inside = math.prod(shape) * torch.empty((), dtype=dtype).element_size()
+    size = dtype.itemsize
+    inside = math.prod(shape) * size
     start = GUARD + offset
-    buffer = torch.full((start + inside + GUARD,), CANARY, dtype=torch.uint8, device=device)
-    buffer[start : start + inside] = poison
+    buffer = torch.empty((start + inside + GUARD,), dtype=torch.uint8, device=device)
+    for canary in (buffer[:start], buffer[start + inside :]):
+        canary.fill_(CANARY)
+    buffer[start : start + inside].view(WORDS[size]).fill_(_word(poison, size))
     return Guarded(buffer, buffer[start : start + inside].view(dtype).view(tuple(shape)), start)
 
 

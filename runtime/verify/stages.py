@@ -21,7 +21,14 @@ from torch import Tensor
 from ucutlass.ir import Program
 from ucutlass.pipeline.names import outer_names
 from ucutlass.pipeline.sized import SizedPipeline, Step, alone
-from ucutlass.reference import Expected, RowSample, exact_result, expected_results
+from ucutlass.reference import (
+    Expected,
+    ExpectedResults,
+    RowSample,
+    exact_result,
+    least_results,
+    whole_results,
+)
 from ucutlass.reference.errors import CallError, UnsupportedError
 from ucutlass.reference.interpreter import Argument, device_of, run_stage, stage_arguments
 from ucutlass.reference.slices import VALUES, values
@@ -51,7 +58,7 @@ def check(
     *,
     tile: Tile = None,
     deterministic: bool = True,
-    expected: Sequence[Expected] | None = None,
+    expected: Sequence[Expected] | ExpectedResults | None = None,
     repeats: int = 2,
     jitter: Jitter | None = None,
     offset: int = 0,
@@ -62,7 +69,7 @@ def check(
 ) -> LaunchVerdict:
     """As `ucutlass.runtime.verify.judge.judge_launch`; a StagedLaunch stage by stage too, and then a
     reference of the whole that has no bound, or does not fit into the device's memory, raises nothing. With
-    `sample`, or without `end_to_end`, there is none of the whole.
+    `sample` there is none of the whole, and without `end_to_end` one only where stages decide nothing.
 
     `accepted` is for stages and the whole. `expected` is of the whole: what the program should compute, where that is another text's to say.
     """
@@ -89,11 +96,14 @@ def check(
     kinds = launch.sized.pipeline.results
     mark = None if accepted is None else accepted.mark(program, arguments, stored)
     earlier = None if accepted is None else accepted.find(mark)
-    references = tuple(exact_result(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
+    references = whole_results(
+        [exact_result(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True)]
+    )
     missing = ""
     if earlier is None:
         try:
-            references = _references(program, launch.sized, arguments, expected, sample, end_to_end)
+            of_the_whole = end_to_end or any(stage.state == "undecided" for stage in stages)
+            references = _references(program, launch.sized, arguments, expected, sample, of_the_whole)
         except (UnsupportedError, NotComputed, torch.OutOfMemoryError) as problem:
             missing = f"{type(problem).__name__}: {problem}"[:200]
     verdict, results = judged(launch.entire, expected=references)
@@ -113,14 +123,16 @@ def _references(
     program: Program,
     layout: SizedPipeline,
     arguments: Sequence[Argument],
-    expected: Sequence[Expected] | None,
+    expected: Sequence[Expected] | ExpectedResults | None,
     sample: RowSample | None,
     end_to_end: bool,
-) -> tuple[Expected, ...]:
+) -> ExpectedResults:
     """Returns what the whole is to compute. Raises NotComputed, UnsupportedError, torch.OutOfMemoryError."""
     if sample is not None or not end_to_end:
         raise NotComputed("only the stages were asked for" if sample is None else "the stages were sampled")
-    return _program_reference(program, layout, arguments) if expected is None else tuple(expected)
+    if expected is None:
+        return _program_reference(program, layout, arguments)
+    return expected if isinstance(expected, ExpectedResults) else whole_results(expected)
 
 
 class NotComputed(Exception):
@@ -133,7 +145,7 @@ MOST = 4 * VALUES
 
 def _program_reference(
     program: Program, layout: SizedPipeline, arguments: Sequence[Argument]
-) -> tuple[Expected, ...]:
+) -> ExpectedResults:
     count = sum(
         values(step.kernel, dict(zip(step.kernel.dims, step.sizes, strict=True)))
         for step in layout.steps
@@ -143,9 +155,7 @@ def _program_reference(
         raise NotComputed(
             f"its reference has {count:.2g} values, of at most {MOST:.2g} that are made at once"
         )
-    whole = expected_results(program, arguments).whole
-    assert whole is not None  # of a pipeline
-    return whole
+    return least_results(program, arguments)
 
 
 def _judge_stages(

@@ -62,8 +62,8 @@ def _next_candidate(off: float, altered: float) -> bool:
     """Whether a candidate is objected to, after one before it altered the reference by so much."""
     cache = ReferenceCache()
     first = cache.case(program(), SIZES, "normal", 3, "cpu")
-    assert first.expected is not None
-    first.expected[0].reference[PLACE] += altered
+    assert first.expected is not None and first.expected.whole is not None
+    first.expected.whole[0].reference[PLACE] += altered
     case = cache.case(program(), SIZES, "normal", 3, "cpu")
     return not verdict_of(program(), Loaded(off), case.arguments, True, case.expected).ok
 

@@ -42,7 +42,9 @@ def windows(draw: st.DrawFn) -> LazyRead:
     narrowed = {}
     for d in draw(st.lists(st.sampled_from(dims), unique=True)):
         start = draw(st.integers(0, sizes[d] - 1))
-        narrowed[d] = range(start, draw(st.integers(start, sizes[d] - 1)) + 1)
+        narrowed[d] = range(start, draw(st.integers(start, sizes[d] - 1)) + 1, draw(st.integers(1, 3)))
+        if d in read_dims and draw(st.booleans()):
+            narrowed[d] = narrowed[d][::-1]
     node = ir.Read(ir.Constant(0.0, elem), tuple(positions), fill, elem, dims)
     return LazyRead(Named(data, ("N", "H", "W")), node, sizes, narrowed)
 

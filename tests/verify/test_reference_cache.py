@@ -47,8 +47,8 @@ def test_what_is_kept_is_what_is_made_anew(made: list[str]) -> None:
     cache = ReferenceCache()
     first = cache.case(program(), SIZES, "normal", 3, "cpu")
     assert same(first.arguments, generate(program(), SIZES, "normal", seed=3))
-    assert first.expected is not None
-    assert torch.equal(first.expected[0].reference, evaluate(program(), first.arguments)[0].double())
+    assert first.expected is not None and first.expected.whole is not None
+    assert torch.equal(first.expected.whole[0].reference, evaluate(program(), first.arguments)[0].double())
     scheduled = program(LINEAR.replace("{ return", "{ schedule sm90a { tile 64x64x32 } return"))
     assert cache.case(scheduled, SIZES, "normal", 3, "cpu") is first
     assert made == ["normal"]
@@ -77,11 +77,11 @@ def test_another_case_is_another(other: dict[str, Any], made: list[str]) -> None
 def test_what_a_kernel_altered_is_made_again(what: str, made: list[str]) -> None:
     cache = ReferenceCache()
     first = cache.case(program(), SIZES, "normal", 3, "cpu")
-    assert first.expected is not None
+    assert first.expected is not None and first.expected.whole is not None
     tensor = {
         "argument": first.arguments[0],
-        "reference": first.expected[0].reference,
-        "bound": first.expected[0].bound,
+        "reference": first.expected.whole[0].reference,
+        "bound": first.expected.whole[0].bound,
     }[what]
     before = [t.clone() for t in first.tensors()]
     tensor.reshape(-1)[5] += 1e3

@@ -178,7 +178,7 @@ def _report(row: dict[str, Any], as_json: bool) -> None:
 
 def _by_stages(cases: Sequence[dict[str, Any]]) -> str:
     resting = sum(case["rests_on_stages"] for case in cases)
-    words = f", {resting} of them by their stages: end to end the bound is useless there"
+    words = f", {resting} of them by their stages: end to end nothing is known there"
     return words if resting else ""
 
 

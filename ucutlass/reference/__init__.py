@@ -10,6 +10,7 @@ from ucutlass.reference.slices import (
     RowSample,
     evaluated_slices,
     expected_results,
+    least_results,
     sampled_results,
     whole_results,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "expect",
     "expect_in",
     "expected_results",
+    "least_results",
     "sampled_results",
     "sizes_of",
     "whole_results",

@@ -17,6 +17,10 @@ Where some order of the sum leaves the accumulator's range and its total may not
 infinity or NaN, and the radius is infinite. `reductions` derives this; the sum of positive products is half
 of |A| |B| + AB, that of negative ones half of |A| |B| - AB.
 
+R_c is at least (|A| |B|)_c, whatever the prefixes. With B blocks the squares sum to at least (|A| |B|)**2 / B then, and
+the radius is at least a multiple of |A| |B|, which takes two products and no blocks: a least radius. What lies within
+it lies within the radius.
+
 Where every partial sum is a multiple of one power of two and small enough for the accumulator, nothing rounds
 and the radius is 0.
 """
@@ -38,13 +42,17 @@ from ucutlass.reference.chunks import CHUNK
 from ucutlass.reference.contract import (
     UNROLLED,
     Operand,
+    ascending,
+    block_count,
     blocks,
     contract,
     contract_with_magnitudes,
     extent,
+    joined,
     magnitude,
     narrow,
     realise,
+    residues,
 )
 from ucutlass.reference.host_numbers import extremes_of
 from ucutlass.reference.indexing import LazyGather, LazyRead
@@ -158,14 +166,16 @@ def _stored(value: Value) -> Value:
     return value
 
 
-def dot_with_radius(node: Dot, left: Operand, right: Operand, radii: Radii) -> tuple[Tensor, Tensor]:
-    """Returns the value of a float dot before it overflows, and its radius."""
+def dot_with_radius(
+    node: Dot, left: Operand, right: Operand, radii: Radii, least: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Returns the value of a float dot before it overflows, and its radius, or the `least` one."""
     model = model_of(node)
     model = replace(
         model, products=min(model.products, _products_together(node, left, right, model.products))
     )
     steps = max(1, math.prod(extent((left, right), d) for d in node.over))
-    blocked = _blocked_sum(node, left, right, steps, model)
+    blocked = _blocked_sum(node, left, right, steps, model, least)
     total = blocked.total
     propagated = from_operands(node, left, right, radii)
     rounding = blocked.rounding
@@ -264,16 +274,35 @@ class _BlockedSum:
 
 
 def _blocked_sum(
-    node: Dot, left: Operand, right: Operand, steps: int, model: AccumulationModel
+    node: Dot, left: Operand, right: Operand, steps: int, model: AccumulationModel, least: bool
+) -> _BlockedSum:
+    """Sums each residue of a window with gaps apart: products with the zeros between round nothing."""
+    left, right = ascending(left, right, node.over)
+    parts = residues(left, right, node.over, node.dims)
+    if len(parts) == 1:
+        return _sliced_sum(node, left, right, steps, model, least)
+
+    def of_part(a: Operand, b: Operand) -> tuple[Tensor, ...]:
+        sums = _sliced_sum(node, a, b, steps, model, least)
+        return sums.total, sums.rounding, sums.largest, sums.magnitude_sum
+
+    return _BlockedSum(*joined(parts, (left, right), node.dims, of_part))
+
+
+def _sliced_sum(
+    node: Dot, left: Operand, right: Operand, steps: int, model: AccumulationModel, least: bool
 ) -> _BlockedSum:
     """Sums a slice of the result at a time, so that what is added to stays in a cache and the numbers of a window in one
     block of the sum can be unrolled into one product."""
     count = max(_BLOCK, min(-(-steps // _BLOCKS), math.isqrt(steps)))
     shape, device = [extent((left, right), d) for d in node.dims], _data(left).device
     results = math.prod(shape)
-    cut = _slices(node, left, right, shape, min(count, steps))
+    sum_of = _least_sum if least else _slice_sum
+    cut = _slices(
+        node, left, right, shape, steps if least else min(count, steps), math.inf if least else CHUNK
+    )
     if cut is None:
-        return _slice_sum(node, left, right, steps, count, model, results)
+        return sum_of(node, left, right, steps, count, model, results)
     dim, length = cut
     axis = node.dims.index(dim)
     total, rounding, magnitude_sum = (
@@ -283,7 +312,7 @@ def _blocked_sum(
     for start in range(0, shape[axis], length):
         size = min(length, shape[axis] - start)
         operands = (narrow(left, dim, start, size), narrow(right, dim, start, size))
-        part = _slice_sum(node, *operands, steps, count, model, results)
+        part = sum_of(node, *operands, steps, count, model, results)
         total.narrow(axis, start, size).copy_(part.total)
         rounding.narrow(axis, start, size).copy_(part.rounding)
         magnitude_sum.narrow(axis, start, size).copy_(part.magnitude_sum)
@@ -293,9 +322,9 @@ def _blocked_sum(
 
 
 def _slices(
-    node: Dot, left: Operand, right: Operand, shape: Sequence[int], products: int
+    node: Dot, left: Operand, right: Operand, shape: Sequence[int], products: int, most: float
 ) -> tuple[str, int] | None:
-    """Returns the dimension of the result that is cut into slices, and the length of one: of at most CHUNK numbers, and
+    """Returns the dimension of the result that is cut into slices, and the length of one: of at most so many numbers, and
     UNROLLED of a window with so many products of each sum. The dimension is a window's, since the other operand's would
     unroll the window again for each slice. None where one slice serves."""
     window = next((x for x in (left, right) if isinstance(x, LazyRead)), None)
@@ -303,7 +332,7 @@ def _slices(
     if not free:
         return None
     dim = max(free, key=lambda d: extent((left, right), d))
-    parts = math.prod(shape) / CHUNK
+    parts = math.prod(shape) / most
     if window is not None:
         parts = max(parts, products * math.prod(len(window.range_of(d)) for d in free) / UNROLLED)
     return (dim, max(1, int(extent((left, right), dim) / parts))) if parts > 1 else None
@@ -334,11 +363,29 @@ def _slice_sum(
     if model.truncates:
         rounding += linear.mul_(model.unit / 2)
     torch.minimum(rounding, magnitude_sum * (events * model.unit), out=rounding)
-    if model.promoted:
-        rounding += magnitude_sum * (math.ceil(steps / model.promoted) * UNIT)
-    if model.split:
-        rounding += magnitude_sum * model.split
+    if relative := _of_each_product(steps, model):
+        rounding += magnitude_sum * relative
     return _BlockedSum(prefix, rounding.add_(2.0**-126), largest, magnitude_sum)
+
+
+def _least_sum(
+    node: Dot, left: Operand, right: Operand, steps: int, count: int, model: AccumulationModel, results: int
+) -> _BlockedSum:
+    """Does as `_slice_sum` with the least radius, and the least that `largest` is."""
+    total, magnitude_sum = contract_with_magnitudes(left, right, node.over, node.dims)
+    cuts = block_count(left, right, node.over, count)
+    additions = model.passes * max(1.0, min(count, steps) / model.products)
+    events = model.passes * max(1, steps // model.products)
+    drift = additions / 2 if model.truncates else 0.0
+    relative = min(deviation(events, results) * math.sqrt(additions / cuts) + drift, events) * model.unit
+    rounding = magnitude_sum * (relative + _of_each_product(steps, model))
+    largest = magnitude_sum / cuts if model.promoted else magnitude_sum
+    return _BlockedSum(total, rounding.add_(2.0**-126), largest, magnitude_sum)
+
+
+def _of_each_product(steps: int, model: AccumulationModel) -> float:
+    """Returns the relative error of a product, and of the moves to a register of the sum that it is in."""
+    return (math.ceil(steps / model.promoted) * UNIT if model.promoted else 0.0) + model.split
 
 
 def from_operands(node: Dot, left: Operand, right: Operand, radii: Radii) -> Tensor | None:

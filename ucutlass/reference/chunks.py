@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 22
-"""Numbers of a chunk: 32 MiB in float64, which takes long beside the launch of an operation on a GPU."""
+CHUNK = 1 << 24
+"""Numbers of a chunk: 128 MiB in float64, which takes long beside the launch of an operation on a GPU."""
 
 
 def in_chunks(function: Callable[..., Tensor], shape: Sequence[int], *tensors: Tensor | None) -> Tensor:

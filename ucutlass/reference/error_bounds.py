@@ -102,12 +102,15 @@ STEEP: frozenset[str] = frozenset({"divide", "log", "log1p", "pow", "power", "rs
 class Inputs:
     """A call whose parameters may be inexact. `radii[i]` is the radius over the value's data, None where it
     is exact. `lenient` holds the values that may use fast forms, and `early` the casts of a softmax that may
-    be rounded before they are divided by their row's sum (`ucutlass.reference.fast_math`)."""
+    be rounded before they are divided by their row's sum (`ucutlass.reference.fast_math`). With `least` radii of
+    dots are lower estimates (`ucutlass.reference.accumulation`), and since no radius falls where another
+    rises, so are all that follow."""
 
     call: KernelCall
     radii: Sequence[Tensor | None]
     lenient: frozenset[Value] = frozenset()
     early: frozenset[Value] = frozenset()
+    least: bool = False
 
 
 def analyse(roots: Sequence[Value], inputs: Inputs) -> list[Bounded]:
@@ -123,7 +126,7 @@ def analyse(roots: Sequence[Value], inputs: Inputs) -> list[Bounded]:
 
 def _bounded(node: Value, inputs: Inputs, bound_of: Callable[[Value], Bounded]) -> Bounded:
     if isinstance(node, Dot):
-        return _dot(node, inputs.call, bound_of)
+        return _dot(node, inputs, bound_of)
     parts = [bound_of(c) for c in children(node)]
     value = step(node, [p.value for p in parts], inputs.call)
     match node:
@@ -358,7 +361,7 @@ def _modulo(args: Sequence[Tensor], radii: Sequence[Tensor | None]) -> Tensor:
     ea, eb = torch.as_tensor(_zero(radii[0])), torch.as_tensor(_zero(radii[1]))
     floors = [(a + s * ea).div(b + t * eb, rounding_mode="floor") for s, t in product((-1, 1), (-1, 1))]
     steady = torch.stack([f == floors[0] for f in floors]).all(dim=0)
-    return torch.where(steady, ea + floors[0].abs() * eb, b.abs() + eb)
+    return torch.where(steady, ea + floors[0].abs() * eb, torch.inf).minimum(b.abs() + eb)
 
 
 def _corners(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None], centre: Tensor) -> Tensor:
@@ -475,11 +478,11 @@ def _any_along(node: Gather, parts: Sequence[Bounded], value: Named) -> Tensor:
     return torch.where(ids.value.like(ids.radius).spread(node.dims) > 0, distance, certain_radius)
 
 
-def _dot(node: Dot, call: KernelCall, bound_of: Callable[[Value], Bounded]) -> Bounded:
-    left, right = (_operand(c, call, bound_of) for c in (node.left, node.right))
+def _dot(node: Dot, inputs: Inputs, bound_of: Callable[[Value], Bounded]) -> Bounded:
+    left, right = (_operand(c, inputs.call, bound_of) for c in (node.left, node.right))
     radii = (left.radius, right.radius)
     if node.elem.kind == "float":
-        total, radius = dot_with_radius(node, left.value, right.value, radii)
+        total, radius = dot_with_radius(node, left.value, right.value, radii, inputs.least)
         return bounded(Named(dot_in_range(node, total), node.dims), radius)
     total = dot_total(node, [left.value, right.value])
     value = Named(dot_in_range(node, total), node.dims)

@@ -55,23 +55,23 @@ class Expected:
 
 
 @span("bounds")
-def expect(program: Program, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
-    """Returns the program's results and their bounds. Raises as `evaluate` does; most torch functions of an
-    inexact buffer have no bound and raise UnsupportedError."""
+def expect(program: Program, arguments: Sequence[Argument], least: bool = False) -> tuple[Expected, ...]:
+    """Returns the program's results and their bounds, lower estimates of these with `least` (`error_bounds.Inputs`).
+    Raises as `evaluate` does; most torch functions of an inexact buffer have no bound and raise UnsupportedError."""
     match program:
         case Kernel():
-            return expect_in(program, arguments, {})
+            return expect_in(program, arguments, {}, least)
         case Pipeline():
-            return _pipeline(program, arguments)
+            return _pipeline(program, arguments, least)
 
 
 @span("bounds")
 def expect_in(
-    kernel: Kernel, arguments: Sequence[Argument], around: Mapping[str, int]
+    kernel: Kernel, arguments: Sequence[Argument], around: Mapping[str, int], least: bool = False
 ) -> tuple[Expected, ...]:
-    """Returns what a kernel must store for exactly these arguments; `around` is as in `binding.bind`. Raises
-    as `evaluate` does."""
-    return _kernel(kernel, arguments, [None] * len(arguments), around)
+    """Returns what a kernel must store for exactly these arguments; `around` is as in `binding.bind`, `least` as in
+    `expect`. Raises as `evaluate` does."""
+    return _kernel(kernel, arguments, [None] * len(arguments), around, least)
 
 
 def _kernel(
@@ -79,6 +79,7 @@ def _kernel(
     arguments: Sequence[Argument],
     radii: Sequence[Tensor | None],
     around: Mapping[str, int],
+    least: bool,
     device: torch.device | None = None,
 ) -> tuple[Expected, ...]:
     call = open_call(kernel, arguments, around, device)
@@ -89,7 +90,7 @@ def _kernel(
     roots = [r.value for r in kernel.results]
     lenient_values = lenient(roots, [r.type.elem for r in kernel.results])
     weights = early_rounded(roots)
-    inputs = Inputs(call, param_radii, lenient_values, weights)
+    inputs = Inputs(call, param_radii, lenient_values, weights, least)
     bounded_results = analyse(roots, inputs)
     free = _zero_times_nonfinite(roots, weights, inputs)
     expected = []
@@ -168,14 +169,14 @@ def _store(part: Bounded, elem: Element) -> Bounded:
     return bounded(part.value.like(centre), cast_radius(part, centre, elem))
 
 
-def _pipeline(pipeline: Pipeline, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
+def _pipeline(pipeline: Pipeline, arguments: Sequence[Argument], least: bool) -> tuple[Expected, ...]:
     check_arguments(pipeline, arguments)
     sizes = sizes_of(pipeline, arguments)
     buffers: dict[str, Argument] = {p.name: a for p, a in zip(pipeline.params, arguments, strict=True)}
     expectations: dict[str, Expected] = {}
     device = device_of(arguments)
     for stage in pipeline.stages:
-        stored = _stage(stage, buffers, expectations, sizes, device)
+        stored = _stage(stage, buffers, expectations, sizes, least, device)
         for name, expected in zip(stage.outputs, stored, strict=True):
             buffers[name] = expected.reference.to(outer_dtype(expected.elem))
             expectations[name] = expected
@@ -191,13 +192,14 @@ def _stage(
     buffers: Mapping[str, Argument],
     expectations: Mapping[str, Expected],
     sizes: Mapping[str, int],
+    least: bool,
     device: torch.device,
 ) -> Sequence[Expected]:
     arguments = stage_arguments(stage, buffers)
     inputs = [expectations.get(a) if isinstance(a, str) else None for a in stage.arguments]
     radii = [None if k is None else _radius_of(k) for k in inputs]
     if isinstance(stage.call, Kernel):
-        return _kernel(stage.call, arguments, radii, sizes, device)
+        return _kernel(stage.call, arguments, radii, sizes, least, device)
     results = run_stage(stage, arguments, sizes)
     if stage.call.function in RECURRENCES and all(r is None for r in radii):
         return _recurrence(stage.call, stage.outputs, arguments, results)

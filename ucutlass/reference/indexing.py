@@ -36,7 +36,7 @@ class LazyRead:
     def coordinates_of(self, dim: str) -> Tensor:
         """Returns the coordinates of a dimension as a tensor."""
         own = self.range_of(dim)
-        return torch.arange(own.start, own.stop, dtype=torch.int64, device=self.source.data.device)
+        return torch.arange(own.start, own.stop, own.step, dtype=torch.int64, device=self.source.data.device)
 
     @property
     def numel(self) -> int:
@@ -66,7 +66,8 @@ def _strided(window: LazyRead) -> Named | None:
     data, offset = source.data, 0
     for axis, dim in enumerate(source.dims):
         if dim not in positions:
-            data = data.narrow(axis, ranges[dim].start, len(ranges[dim]))
+            own = ranges[dim]
+            data = data[(slice(None),) * axis + (slice(own.start, own.stop, own.step),)]
     fill = in_element(node.fill, node.elem)
     lows: list[int] = []
     factors: list[tuple[tuple[str, int], ...]] = []
@@ -76,26 +77,29 @@ def _strided(window: LazyRead) -> Named | None:
             lows.append(0)
             factors.append(((dim, 1),))
             continue
-        terms = position.at.terms
         base = extents.evaluate(position.at.offset, window.sizes)
-        if any(factor < 0 and len(ranges[d]) > 1 for d, factor in terms):
+        low = base + sum(factor * ranges[d][0] for d, factor in position.at.terms)
+        terms = tuple((d, f * ranges[d].step) for d, f in position.at.terms if len(ranges[d]) > 1)
+        if any(factor < 0 for _, factor in terms):
             return None
-        low = base + sum(factor * ranges[d][0] for d, factor in terms)
-        high = base + sum(factor * ranges[d][-1] for d, factor in terms)
+        scale = position.scale
+        if all(number % scale == 0 for number in (low, *(factor for _, factor in terms))):
+            low, terms, scale = low // scale, tuple((d, f // scale) for d, f in terms), 1
+        high = low + sum(factor * (len(ranges[d]) - 1) for d, factor in terms)
         length = data.shape[axis]
-        if position.scale == 1 and low >= 0 and high < length:
+        if scale == 1 and low >= 0 and high < length:
             lows.append(low)
         elif data.numel() // length * (high - low + 1) > MOST_SPREAD * max(window.numel, data.numel()):
             return None
         else:
-            data = _spread(data, axis, low, high, position.scale, fill)
+            data = _spread(data, axis, low, high, scale, fill)
             lows.append(0)
         factors.append(terms)
     strides = dict.fromkeys(node.dims, 0)
     for stride, low, terms in zip(data.stride(), lows, factors, strict=True):
         offset += low * stride
         for d, factor in terms:
-            strides[d] += factor * stride if len(ranges[d]) > 1 else 0
+            strides[d] += factor * stride
     shape = [len(ranges[d]) for d in node.dims]
     view = data.as_strided(shape, [strides[d] for d in node.dims], data.storage_offset() + offset)
     return Named(view, node.dims)
