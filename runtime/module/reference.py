@@ -10,9 +10,10 @@ The file's code is executed here: call this in an isolated process only (`ucutla
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
 
 import torch
@@ -249,8 +250,23 @@ def default_type(dtype: torch.dtype) -> Iterator[None]:
         matmul.allow_tf32, cudnn.allow_tf32 = before[1:]
 
 
+def _hard_sigmoid(x: torch.Tensor) -> torch.Tensor:
+    return (x + 3).clamp_(0, 6).div_(6)
+
+
+def _hard_swish(x: torch.Tensor) -> torch.Tensor:
+    return x * _hard_sigmoid(x)
+
+
+DEFINITIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = MappingProxyType(
+    {"aten::hardsigmoid": _hard_sigmoid, "aten::hardswish": _hard_swish}
+)
+"""Functions of torch (2.11) that multiply by a single-precision 1/6 on a GPU, of float64 numbers too."""
+
+
 class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Makes a forward's casts and factories of floating element types use this one instead."""
+    """Makes a forward's casts and factories of floating element types use this one instead, and computes float64
+    numbers in float64."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -263,4 +279,8 @@ class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
         dtype = keywords.get("dtype")
         if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
             keywords["dtype"] = self._dtype
-        return func(*args, **keywords)
+        name = func._schema.name
+        definition = DEFINITIONS.get(name.removesuffix("_"))
+        if definition is None or args[0].dtype != torch.float64:
+            return func(*args, **keywords)
+        return args[0].copy_(definition(args[0])) if name.endswith("_") else definition(args[0])
