@@ -134,14 +134,26 @@ def _round(
             turn.spans += spans
             turn.totals += totals
             turn.blocks.append(block)
-    return [failed for turn in turns if (failed := _other_clocks(turn, workload, gpu, chosen))]
+    read_again = [turn for turn in turns if _reads_other_clocks(turn)]
+    return [failed for turn in read_again if (failed := _other_clocks(turn, workload, gpu, chosen))]
+
+
+LONG_US = 20_000.0
+"""Of a replay, from which on the other clocks are read in every second round: five or more readings of so many
+milliseconds say as much, and take longer than the blocks."""
+
+
+def _reads_other_clocks(turn: CandidateSamples) -> bool:
+    """Returns whether events and the host's clock are read in this round, the first one's included."""
+    number = len(turn.blocks) // 2
+    return number % 2 == 1 or turn.blocks[-1].median * turn.replay.launches < LONG_US
 
 
 def _other_clocks(
     turn: CandidateSamples, workload: Workload, gpu: BenchDevice, chosen: Protocol
 ) -> UntimedCandidate | None:
-    """Events and the host's clock, in every round: all three clocks must see the same SM clock. Of launches so long
-    that a block has few, they see as few."""
+    """Events and the host's clock: all three clocks must see the same SM clock. Of launches so long that a block has
+    few, they see as few."""
     launches = turn.replay.launches
     plain = [i % workload.sets for i in range(min(chosen.wall_launches, launches))]
     try:

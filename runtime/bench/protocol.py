@@ -65,7 +65,7 @@ def launches_for(launch_us: float, sets: int, protocol: Protocol) -> int:
     launch_us = max(launch_us, 0.5)
     fewest = min(protocol.launches, math.ceil(10 * protocol.block_us / launch_us))
     launches = min(max(fewest, math.ceil(protocol.block_us / launch_us)), protocol.most_launches)
-    return math.ceil(max(launches, 3) / sets) * sets
+    return math.ceil(max(launches, 2) / sets) * sets
 
 
 def most_seconds(rounds: int, protocol: Protocol) -> float:

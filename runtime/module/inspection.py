@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ucutlass.ir.elements import ELEMENTS
@@ -106,15 +107,20 @@ def load_bound(
     file: str, mode: Mode, precision: Precision, bound: Collection[str], device: str
 ) -> LoadedModule:
     """Loads the file with its weights drawn on the device, where its code can and a program is given all of them by
-    these names: a CPU takes seconds to draw large ones, and what is no program's parameter is a constant, drawn as
-    ever. Raises Unusable."""
+    these names, but for what is filled with 0 or 1: a CPU takes seconds to draw large ones, and what is no program's
+    parameter is a constant, drawn as ever. Raises Unusable."""
     if device != "cpu":
         with suppress(Unusable, RuntimeError), torch.device(device):
             loaded = load(file, mode, precision)
             state = (*loaded.model.named_parameters(), *loaded.model.named_buffers())
-            if all(name in bound or not tensor.is_floating_point() for name, tensor in state):
+            if all(name in bound or not t.is_floating_point() or _is_filled(t) for name, t in state):
                 return loaded
     return load(file, mode, precision)
+
+
+def _is_filled(tensor: torch.Tensor) -> bool:
+    """Returns whether all elements are 0, or all are 1: as no draw gives them, and every device does."""
+    return bool((tensor == 0).all() | (tensor == 1).all())
 
 
 def with_buffers(model: torch.nn.Module) -> None:
@@ -132,7 +138,9 @@ def inspect_file(file: str, mode: Mode, precision: Precision) -> ModuleSignature
     loaded = load(file, mode, precision)
     inputs = loaded.inputs(1)
     first_results = loaded.forward(inputs)
-    if not _all_close(first_results, loaded.forward(inputs)):
+    with _Operators() as operators:
+        second_results = loaded.forward(inputs)
+    if not _all_close(first_results, second_results):
         raise Unusable(file, "stateful", "two calls on equal inputs, from equal seeds, differ")
     if not _all_close(first_results, loaded.forward(inputs, seed=1)):
         raise Unusable(file, "random", f"two seeds give two results{_hint(loaded.model, mode)}")
@@ -145,7 +153,24 @@ def inspect_file(file: str, mode: Mode, precision: Precision) -> ModuleSignature
         tuple(_tensor(file, f"result {i}", r) for i, r in enumerate(first_results)),
         loaded.model.training,
         statistics,
+        any(part in name for name in operators.names for part in MULTIPLYING),
     )
+
+
+MULTIPLYING = ("mm", "mv", "dot", "matmul", "linear", "linalg", "cdist", "attention", "rnn", "lstm", "gru")
+"""In the names of torch's operators that may multiply matrices, other than convolutions."""
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the names of the operators that torch calls in its block."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(str(func))
+        return func(*args, **(kwargs or {}))
 
 
 def seeded(seed: int) -> None:

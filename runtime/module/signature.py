@@ -82,7 +82,8 @@ class NumberSpec:
 class ModuleSignature:
     """`inputs` are forward's arguments in order, None for one that cannot be passed to a program (None or a
     string). `training` says that the module runs in train() mode; `batch_statistics` says that it would
-    return something else in eval() mode, for its batch statistics alone."""
+    return something else in eval() mode, for its batch statistics alone; `multiplies` that torch may multiply matrices
+    in it, other than in convolutions."""
 
     inputs: tuple[TensorSpec | NumberSpec | None, ...]
     parameters: tuple[TensorSpec, ...]
@@ -90,6 +91,7 @@ class ModuleSignature:
     results: tuple[TensorSpec, ...]
     training: bool
     batch_statistics: bool
+    multiplies: bool = True
 
     @property
     def state(self) -> tuple[TensorSpec, ...]:
@@ -123,6 +125,7 @@ def signature_of_json(value: Mapping[str, Any]) -> ModuleSignature:
         tensors(value["results"]),
         bool(value["training"]),
         bool(value["batch_statistics"]),
+        bool(value.get("multiplies", True)),
     )
 
 

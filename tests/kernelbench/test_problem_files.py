@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ucutlass.agent.module import process_reply, read_module
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.errors import LockTimeout
+from ucutlass.runtime.module import inspection
 from ucutlass.runtime.module.inspection import inspect_file, load, load_bound
 from ucutlass.runtime.module.signature import (
     CODES,
@@ -250,6 +252,24 @@ def test_every_code_has_its_row_in_the_page() -> None:
 def test_a_class_is_a_name_before_it_is_code(cls: str) -> None:
     with pytest.raises(Unusable, match="is no name of a class"):
         class_as_problem("m.py", "class A: pass\n", cls, ())
+
+
+def test_statistics_that_no_program_takes_keep_nothing_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A BatchNorm in train() mode has running ones, filled with 0 and 1, whatever device they are made on."""
+    norm = torch.nn.BatchNorm1d(3)
+    loaded = inspection.LoadedModule("m.py", types.ModuleType("m"), norm, "own")
+    places: list[torch.device] = []
+
+    def load(*_: object) -> inspection.LoadedModule:
+        places.append(torch.get_default_device())
+        return loaded
+
+    monkeypatch.setattr(inspection, "load", load)
+    load_bound("m.py", "constructed", "own", {"weight", "bias"}, "meta")
+    assert [place.type for place in places] == ["meta"]
+    norm.running_mean.add_(0.5)
+    load_bound("m.py", "constructed", "own", {"weight", "bias"}, "meta")
+    assert [place.type for place in places] == ["meta", "meta", "cpu"], "drawn, for all that is known"
 
 
 def test_weights_are_drawn_on_the_device_where_a_program_is_given_all_of_them(tmp_path: Path) -> None:
