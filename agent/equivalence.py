@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ucutlass import frontend, ir, spans
-from ucutlass.agent.gpu_calls import SHARED_BYTES, GpuCalls, gpu_at_hand
+from ucutlass.agent.gpu_calls import GpuCalls, device_at_hand, gpu_at_hand, shared_bytes
 from ucutlass.agent.module import TorchModule, bytes_of_module, match_module, memory_limit, process_reply
 from ucutlass.agent.module_processes import ModuleCall, in_own_process
 from ucutlass.agent.step_time import WAITING
@@ -52,7 +52,7 @@ def unlike(
         "gpu": gpu_at_hand(),
         "wait": gpu_calls.wait,
     }
-    shared = WIDENED * bytes_of_module(module) <= SHARED_BYTES
+    shared = WIDENED * bytes_of_module(module) <= shared_bytes(device_at_hand())
     try:
         try:
             return _difference(arguments, module, gpu_calls, limit, call, shared=shared)

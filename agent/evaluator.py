@@ -32,7 +32,7 @@ from ucutlass.agent.evidence import (
     confirm_candidate,
     leaves_out,
 )
-from ucutlass.agent.gpu_calls import SHARED_BYTES, GpuCalls, value
+from ucutlass.agent.gpu_calls import GpuCalls, shared_bytes, value
 from ucutlass.agent.integrity.gather import AuditSubject, ProbeTask
 from ucutlass.agent.module import TorchModule
 from ucutlass.agent.module_processes import ModuleCall, in_own_process
@@ -344,7 +344,7 @@ class GpuEvaluator:
             "sizes": dict(candidate.sizes),
             "seed": self.how.seed,
         }
-        small = memory_of(candidate.program, candidate.sizes) <= SHARED_BYTES
+        small = memory_of(candidate.program, candidate.sizes) <= shared_bytes(self.how.device)
         return gpu_calls.begin("expected", arguments, limit=self.limit, shared=small)
 
     def _probe(self, candidate: ProgramCandidate) -> ProbeTask:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ucutlass import frontend, ir
-from ucutlass.agent.gpu_calls import SHARED_BYTES, GpuCalls, value
+from ucutlass.agent.gpu_calls import GpuCalls, shared_bytes, value
 from ucutlass.agent.integrity import audit
 from ucutlass.agent.integrity.audit_record import record_of
 from ucutlass.agent.integrity.bundle import MissingEvidence, ReferenceProbe
@@ -42,7 +42,8 @@ VERIFYING_PROCESSES = 3
 """Of one suite at once: most of a case is its process's own time, hundreds of small operations."""
 
 ALONE_BYTES = 40 << 30
-"""Of all cases that are judged at once by whoever has the GPU alone."""
+ALONE_SHARE = 0.5
+"""Of all cases that are judged at once by whoever has the GPU alone, or that share of the device's memory."""
 
 RATIO_WIDTH = 0.01
 """To which the ratio to a baseline is measured, where time allows: who leads is decided by a race."""
@@ -168,7 +169,7 @@ def machine_record(
         subject.checked, subject.program, subject.built, dict(subject.sizes), seed=how.seed, most=most
     )
     memory = memory_of(subject.program, _free(subject))
-    shared = not sanitized and memory <= SHARED_BYTES
+    shared = not sanitized and memory <= shared_bytes(how.device)
     # Its own processes have limits of their own; this one bounds all of them together.
     limit = (MOST_LOSSES + 2) * START_SECONDS + how.case * len(plan.suite.cases)
     limit += SANITIZER_SECONDS if sanitized else 0.0
@@ -179,7 +180,7 @@ def machine_record(
             subject.built,
             how.case,
             sanitized=sanitized,
-            side_by_side=side_by_side(memory, shared=shared),
+            side_by_side=side_by_side(memory, how.device, shared=shared),
         ),
         limit=limit,
         artifacts=artifacts_of(subject.built),
@@ -198,9 +199,10 @@ def machine_record(
             return str(value(outcome, "the verification"))
 
 
-def side_by_side(memory: int, *, shared: bool) -> int:
+def side_by_side(memory: int, device: Device | None, *, shared: bool) -> int:
     """Returns how many processes judge cases of so many bytes at once, where others share the GPU or none does."""
-    return max(1, min(VERIFYING_PROCESSES, (SHARED_BYTES if shared else ALONE_BYTES) // max(1, memory)))
+    alone = ALONE_BYTES if device is None else int(ALONE_SHARE * device.memory)
+    return max(1, min(VERIFYING_PROCESSES, (shared_bytes(device) if shared else alone) // max(1, memory)))
 
 
 def _free(subject: BuiltCandidate) -> dict[str, int]:
@@ -243,7 +245,7 @@ def _bench(
 
 COLUMNS = ("eager", "eager-tf32")
 """The ways in which a module is timed beside a candidate; TF32 only where something is float32. Where nothing is
-multiplied by a matrix the two are one, which is timed once."""
+multiplied by a matrix, other than in convolutions, the two are one, which is timed once."""
 
 
 def leaves_out(how: ConfirmationSettings) -> bool:
@@ -275,7 +277,7 @@ def baselines_of(program: ir.Program, how: ConfirmationSettings, compiled: bool)
     met = match_module(program, how.module)
     assert not isinstance(met, str), met  # it was judged before
     module_arguments = {"module": how.module.arguments(), "names": dict(met.keys)}
-    multiplies = _multiplies(program)
+    multiplies = how.module.facts.multiplies and _multiplies(program)
     ways = [w for w in _columns(how, compiled) if w != "eager-tf32" or multiplies or w == how.baseline]
     return [{"name": name} | module_arguments for name in ways]
 

@@ -13,11 +13,18 @@ from ucutlass import spans
 from ucutlass.agent.step_time import WAITING
 from ucutlass.engine.errors import TaskLost
 from ucutlass.engine.work import Engine, EngineTask
+from ucutlass.ir.hardware import Device
 from ucutlass.runtime import gpu, isolation
 from ucutlass.runtime.bench.gpu_lock import gpu_uuid
 
 SHARED_BYTES = 6 << 30
-"""Of a computation's memory, up to which others use the GPU meanwhile."""
+SHARED_SHARE = 0.075
+"""Of a computation's memory, or that share of the device's if that is more: up to which others use the GPU meanwhile."""
+
+
+def shared_bytes(device: Device | None) -> int:
+    """Returns up to how much memory a computation shares the device, None for an unknown one."""
+    return SHARED_BYTES if device is None else max(SHARED_BYTES, int(SHARED_SHARE * device.memory))
 
 
 @dataclass(slots=True)
@@ -111,6 +118,12 @@ def _last_seconds(outcome: isolation.CallOutcome, waited: float) -> Mapping[str,
 def gpu_at_hand() -> str:
     """Returns the UUID of this machine's GPU; "" where there is none that our kernels run on."""
     return gpu_uuid() if gpu.at_hand() is not None else ""
+
+
+def device_at_hand() -> Device | None:
+    """Returns the facts of the GPU that `gpu_at_hand` names; None where there is none, or the table lacks it."""
+    current = gpu.at_hand()
+    return None if current is None else current.device
 
 
 def value(outcome: isolation.CallOutcome | str, what: str) -> Mapping[str, Any] | str:

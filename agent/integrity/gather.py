@@ -12,7 +12,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from ucutlass import frontend, ir, spans
-from ucutlass.agent.gpu_calls import SHARED_BYTES, gpu_at_hand
+from ucutlass.agent.gpu_calls import device_at_hand, gpu_at_hand, shared_bytes
 from ucutlass.agent.integrity.bundle import (
     ArtefactDigests,
     EvidenceBundle,
@@ -245,7 +245,11 @@ def probe_reference(
     memory = memory_of(program, {**free, **dict.fromkeys(rows, 1)}) if fixed else 0
     large = memory > LARGE_BYTES or row_is_large(candidate.program, candidate.sizes)
     if large and (gpu := gpu_at_hand()):
-        on_gpu = arguments | {"gpu": gpu, "wait": GPU_PROBE_SECONDS, "shared": memory <= SHARED_BYTES}
+        on_gpu = arguments | {
+            "gpu": gpu,
+            "wait": GPU_PROBE_SECONDS,
+            "shared": memory <= shared_bytes(device_at_hand()),
+        }
         outcome = call(_PROBE, on_gpu, limit_seconds=2 * GPU_PROBE_SECONDS)
     elif not fixed:
         # Its tensors are small, and cores are for compilers.

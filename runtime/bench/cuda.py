@@ -36,6 +36,11 @@ _PERSISTING_LIMIT = 6
 """CU_LIMIT_PERSISTING_L2_CACHE_SIZE of CUlimit, cuda.h."""
 
 
+LEAST_FREE = 0.5
+"""Share of the device's memory: where less is free before a capture, whose tensors are in memory of its own, what the
+allocator keeps is returned, which takes up to a second."""
+
+
 class Cuda:
     """The current CUDA device of this process."""
 
@@ -200,19 +205,26 @@ def graph_of(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
     """Returns what `work` launches on the current stream, as a graph. Raises what `work` and the capture
     raise.
 
-    A capture that fails leaves torch (2.11) with the capture's stream as the current one, and with an
-    allocator that still counts the capture as under way, so that every later one is refused (pytorch
-    pull request 180395, in 2.12). Both are put right here. So is the default generator, which goes on as if it
-    were captured: random numbers, also those that TorchInductor's autotuning draws, would be refused with
-    "Offset increment outside graph capture" until a capture ends well.
+    A capture that fails leaves torch (2.11) with an allocator that still counts the capture as under way, so that
+    every later one is refused (pytorch pull request 180395, in 2.12). That is put right here. So is the default
+    generator, which goes on as if it were captured: random numbers, also those that TorchInductor's autotuning
+    draws, would be refused with "Offset increment outside graph capture" until a capture ends well.
     """
-    graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    graph = torch.cuda.CUDAGraph()
     pool = torch.cuda.graph_pool_handle()  # a failed graph does not tell the pool that it made itself
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    if free < LEAST_FREE * total:
+        torch.cuda.empty_cache()
     try:
-        with torch.cuda.graph(graph, pool=pool):
-            work()
+        # As torch.cuda.graph does, which returns what the allocator keeps however much is free.
+        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+            graph.capture_begin(pool)
+            try:
+                work()
+            finally:
+                graph.capture_end()
     except BaseException:
-        torch.cuda.set_stream(before)
         with suppress(RuntimeError):  # already ended
             torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
         with suppress(RuntimeError):  # of a context that is broken too, which the caller is told of

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 from engine_fakes import GPUS, notes, table
@@ -143,6 +144,29 @@ def test_processes_are_woken_on_the_gpu_and_do_not_wait_for_it_themselves(
     fresh = value(place.run(RemoteCall(table()["fresh"], {}), Event()))
     assert {int(pid) for pid in notes(log)} == {timing, fresh}
     place.close()
+
+
+def test_a_process_is_woken_step_by_step(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two steps whoever waits for the GPU takes it."""
+    log = tmp_path / "log"
+    monkeypatch.setenv("UCUTLASS_WAKES", str(log))
+    held: list[str] = []
+    hold = gpu_lock.hold_gpu
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        held.append("")
+        return hold(*arguments, **named)
+
+    monkeypatch.setattr("ucutlass.engine.gpu_slot.gpu_lock.hold_gpu", counted)
+    place = GpuSlot(lambda: GPUS[3])
+    place.run(RemoteCall(TaskEntry("json engine_fakes:wakes_in_steps", "gpu", "prepare"), {}), Event())
+    end = time.monotonic() + 60
+    while len(notes(log)) < 6 and time.monotonic() < end:
+        time.sleep(0.05)
+    place.close()
+    assert len(notes(log)) == len(held) == 6, "three steps of the warm process and of a spare one"
 
 
 def test_a_crash_costs_its_own_call(engine: LocalEngine) -> None:

@@ -55,6 +55,7 @@ class GpuSlot:
         self._template = template
         self._warm = isolation.WarmProcess(environ, template)
         self._spares: list[isolation.WarmProcess] = []
+        self._ending: list[Thread] = []
         # Searches that said that they will ask for a fresh process, and what it should import.
         self._awaited = 0
         self._names: Sequence[str] = ()
@@ -103,8 +104,10 @@ class GpuSlot:
         return process
 
     def _computed(self, process: isolation.WarmProcess | None, work: RemoteCall) -> isolation.CallOutcome:
-        """Calls with the GPU locked."""
+        """Calls with the GPU locked, once no process of a former call is on it, where none may be."""
         start = time.monotonic()
+        if not work.shared:
+            self._await_endings()
         outcome = self._attended(work) if process is None else self._called(process, work)
         return replace(outcome, gpu_seconds=time.monotonic() - start)
 
@@ -128,8 +131,8 @@ class GpuSlot:
 
     def _wake(self, process: isolation.WarmProcess) -> None:
         """Starts the process and lets it import; then, in a thread, lets it do once on the GPU what is slow
-        the first time, beside others that time nothing. That takes the lock and not the process on its own: one
-        that waited for the lock would keep whoever holds it, and calls it, waiting."""
+        the first time, step by step, beside others that time nothing. That takes the lock and not the process on its own:
+        one that waited for the lock would keep whoever holds it, and calls it, waiting."""
         process.prepare([name for name in self._names if ":" not in name])
         functions = [name for name in self._names if ":" in name]
         if functions:
@@ -141,15 +144,18 @@ class GpuSlot:
         with suppress(MachineError, RuntimeError):
             for function in (_NOTHING, *self._unlocked):  # after the first its imports are done
                 process.call(function, {}, limit_seconds=WAKE_SECONDS)
-            with gpu_lock.hold_gpu(
-                self._gpu(), timeout_seconds=WAKE_SECONDS, on_wait=lambda _: None, shared=True
-            ):
-                for function in functions:
-                    process.call(function, {}, limit_seconds=WAKE_SECONDS)
+            rest = list(functions)
+            while rest:
+                with gpu_lock.hold_gpu(
+                    self._gpu(), timeout_seconds=WAKE_SECONDS, on_wait=lambda _: None, shared=True
+                ):
+                    if not _has_more(process.call(rest[0], {}, limit_seconds=WAKE_SECONDS)):
+                        del rest[0]
 
     @contextmanager
     def _fresh_process(self) -> Iterator[isolation.WarmProcess]:
-        """Gives a process that has done nothing but get ready, and ends with the block."""
+        """Gives a process that has done nothing but get ready, and ends with the block, which does not wait for it: the
+        driver takes most of a second to end a process that used the GPU."""
         with self._lock:
             process = (
                 self._spares.pop(0) if self._spares else isolation.WarmProcess(self._environ, self._template)
@@ -159,7 +165,16 @@ class GpuSlot:
         try:
             yield process
         finally:
-            process.close()
+            ending = Thread(target=process.close, daemon=True)
+            ending.start()
+            with self._lock:
+                self._ending.append(ending)
+
+    def _await_endings(self) -> None:
+        with self._lock:
+            endings, self._ending = self._ending, []
+        for ending in endings:
+            ending.join()
 
     def _attended(self, work: RemoteCall) -> isolation.CallOutcome:
         """Calls here, as `isolation_child` does, a function that judges what fresh processes do."""
@@ -179,6 +194,12 @@ class GpuSlot:
             spares, self._spares = self._spares, []
         for process in (self._warm, *spares):
             process.close()
+        self._await_endings()
+
+
+def _has_more(outcome: isolation.CallOutcome) -> bool:
+    """Returns whether a function that gets a process ready has another step."""
+    return isinstance(outcome, isolation.Returned) and outcome.value is True
 
 
 def _here(work: RemoteCall, cancel: Event) -> isolation.CallOutcome:

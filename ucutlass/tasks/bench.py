@@ -86,9 +86,10 @@ def judged(
     verified = [_verified(kernel, sizes, d, seed, gpu.device) for d in cases]
     regimes = []
     with torch.no_grad():
-        for chosen in protocols if all(v["ok"] for v in verified) else ():
+        for number, chosen in enumerate(protocols if all(v["ok"] for v in verified) else ()):
+            if number:
+                torch.cuda.empty_cache()
             regimes.append(_compared(kernel, sizes, arch, baselines, chosen, gpu, bandwidth))
-            torch.cuda.empty_cache()
     stages = _stages(kernel, sizes, seed, gpu.device) if regimes else []
     return {"verified": verified, "regimes": regimes, "stages": stages}
 

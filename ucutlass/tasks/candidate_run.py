@@ -18,7 +18,7 @@ from ucutlass.spans import span
 
 if TYPE_CHECKING:
     from ucutlass.ir import Program
-    from ucutlass.reference import Expected
+    from ucutlass.reference import ExpectedResults
     from ucutlass.runtime.verify import LaunchVerdict
     from ucutlass.runtime.verify.accepted import AcceptedResults
     from ucutlass.runtime.verify.reference_cache import ReferenceCache, ReferenceCase
@@ -64,31 +64,47 @@ _WAKING_SIZES = {"M": 1024, "N": 1024, "K": 256}
 """More than a reference takes that is computed on the CPU."""
 
 
-def ready() -> None:
-    """Does once what a process does slowly the first time: a CUDA context, random arguments, and the hundreds of
-    torch's kernels that a reference on the GPU, its bounds and comparisons load. It times nothing."""
+def ready() -> bool:
+    """Does a step of what a process does slowly the first time: a CUDA context, random arguments, and the hundreds of
+    torch's kernels that a reference on the GPU, its bounds and comparisons load. It times nothing. Returns whether there
+    is another step: whoever waits for the GPU takes it between two."""
     import torch
 
     if not torch.cuda.is_available():
-        return
+        return False
     with _on_gpu():
-        from ucutlass.runtime import library, verify
-        from ucutlass.runtime.inputs import generate
-        from ucutlass.tasks.tune import waking_kernel
-
-        library.native()
-        program = waking_kernel("f32")
-
-        def launch(arguments: Sequence[Any], results: Sequence[Any]) -> None:
-            results[0].copy_(arguments[0].double() @ arguments[1].double().t())
-
-        for case, seed in CASES:
-            arguments = generate(
-                program, _WAKING_SIZES, case, seed=seed, device="cuda", generator_device="cuda"
-            )
-            verify.check(program, launch, arguments)
-            rotated(arguments)
+        more = next(_steps(), False)
         torch.cuda.synchronize()
+    return more
+
+
+@cache
+def _steps() -> Iterator[bool]:
+    """Returns the steps of this process."""
+    return _waking()
+
+
+def _waking() -> Iterator[bool]:
+    """Yields after each step."""
+    from ucutlass.reference import least_results
+    from ucutlass.runtime import library, verify
+    from ucutlass.runtime.inputs import generate
+    from ucutlass.tasks.tune import waking_kernel
+
+    library.native()
+    program = waking_kernel("f32")
+
+    def launch(arguments: Sequence[Any], results: Sequence[Any]) -> None:
+        results[0].copy_(arguments[0].double() @ arguments[1].double().t())
+
+    for case, seed in CASES:
+        arguments = generate(program, _WAKING_SIZES, case, seed=seed, device="cuda", generator_device="cuda")
+        yield True
+        expected = least_results(program, arguments)
+        yield True
+        verify.check(program, launch, arguments, expected=expected)
+        rotated(arguments)
+        yield True
 
 
 @contextmanager
@@ -106,16 +122,17 @@ def _on_gpu() -> Iterator[None]:
         _return_memory()
 
 
-MOST_RESERVED = 6 << 30
-"""Bytes that the allocator may keep for the next candidate: to return and to allocate them takes as long as the rest of an
-attempt."""
+MOST_RESERVED = 0.2
+"""Share of the device's memory that the allocator may keep for the next candidate: to return and to allocate it takes as
+long as the rest of an attempt."""
 
 
 def _return_memory() -> None:
     """Returns what the allocator keeps where that is much: judges of other problems share the GPU."""
     import torch
 
-    if torch.cuda.memory_reserved() > MOST_RESERVED:
+    _, total = torch.cuda.mem_get_info()
+    if torch.cuda.memory_reserved() > MOST_RESERVED * total:
         torch.cuda.empty_cache()
 
 
@@ -197,7 +214,7 @@ def verdict_of(
     kernel: Any,
     arguments: Sequence[Any],
     sampled: bool,
-    expected: Sequence[Expected] | None = None,
+    expected: ExpectedResults | None = None,
     accepted: AcceptedResults | None = None,
     *,
     end_to_end: bool = True,
