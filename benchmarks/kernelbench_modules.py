@@ -13,7 +13,8 @@ torch.compile by its default mode and, where a module convolves, both without TF
 graphs over rotated arguments.
 
 A row is one line of `--out`, written as soon as it is known; a run that was cut off goes on where it was. Each
-problem has processes of its own and time limits. `--devices 0` builds without a GPU, `--dry` does not build.
+problem has processes of its own, forks of one that has imported what they need, and time limits. `--devices 0`
+builds without a GPU, `--dry` does not build.
 """
 
 from __future__ import annotations
@@ -27,20 +28,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bars, gpu_queue, harness
+from benchmarks import bars, gpu_queue, harness, turns
 from benchmarks.bars import Bar, Figure
 from benchmarks.gpu_queue import GpuJob, GpuQueue, finished
 from benchmarks.harness import Row, geomean
 from benchmarks.import_kernelbench import problems
 from benchmarks.kernel_builds import KernelBuilder, build
+from ucutlass.agent.module_processes import AHEAD, EXPORT, MODULES
 from ucutlass.emit.text import Source
 from ucutlass.ir.hardware import ARCHES, DEVICES
 from ucutlass.runtime import system
 from ucutlass.runtime.gpu import at_hand
+from ucutlass.runtime.process_template import ProcessTemplate
 
 IMPORT_SECONDS = 240.0
 GPU_SECONDS = 300.0
@@ -107,18 +111,27 @@ def run(every: Sequence[Problem], settings: RunSettings) -> None:
     with (
         ThreadPoolExecutor(settings.jobs, thread_name_prefix="compiler") as compilers,
         ThreadPoolExecutor(max(1, len(every)), thread_name_prefix="problem") as preparers,
+        closing(template()) as forks,
     ):
         builder = KernelBuilder(compilers, _no_build) if settings.fake else KernelBuilder(compilers)
         importers = threading.Semaphore(settings.jobs)
         gpus = gpu_queue.serve(
-            queue, settings.devices, settings.slots, lambda job, at: measure(job, at, settings)
+            queue, settings.devices, settings.slots, lambda job, at: measure(job, at, settings, forks)
         )
         try:
             ordered = sorted(every, key=lambda p: ORDER.index(p.level))
-            list(preparers.map(lambda p: prepare(p, settings, importers, builder, queue), ordered))
+            list(preparers.map(lambda p: prepare(p, settings, importers, forks, builder, queue), ordered))
         finally:
             queue.close()
             gpus.shutdown()
+
+
+def template() -> ProcessTemplate:
+    """Returns what forks the problems' processes: importing torch, its exporter and its compiler takes each more of
+    a core than all else that it does. With one thread TorchInductor starts no processes, which would import torch."""
+    first = (*MODULES, *EXPORT, AHEAD)
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    return ProcessTemplate(first, (*turns.COMPILERS, "benchmarks.module_measure"), environ)
 
 
 def _no_build(source: Source, plan: Mapping[str, Any]) -> str:
@@ -130,6 +143,7 @@ def prepare(
     problem: Problem,
     settings: RunSettings,
     importers: threading.Semaphore,
+    forks: ProcessTemplate,
     builder: KernelBuilder,
     queue: GpuQueue,
 ) -> None:
@@ -150,6 +164,7 @@ def prepare(
             deadline=settings.deadline,
             environ=gpu_queue.environment(None, 1),
             memory_bytes=HOST_BYTES,
+            template=forks,
         )
     identity: Row = {"name": problem.name, "level": problem.level, "asked_lane": settings.lane}
     row = identity | row
@@ -164,15 +179,15 @@ def prepare(
     queue.put(GpuJob(problem.name, facts, row["held_bytes"]))
 
 
-def measure(job: GpuJob, device: int, settings: RunSettings) -> None:
+def measure(job: GpuJob, device: int, settings: RunSettings, forks: ProcessTemplate) -> None:
     """Measures a built problem on a GPU, once more in a smaller way where that failed, and writes its row."""
     start = time.monotonic()
     ways: Row = {"exact": True, "compile": settings.compile}
-    row = attempt(job, device, settings, ways)
+    row = attempt(job, device, settings, forks, ways)
     fewer = smaller(row, ways)
     if fewer != ways:
         first = f"{row.get('stage')}: {row['lost']}"
-        row = attempt(job, device, settings, fewer) | {"first_loss": first}
+        row = attempt(job, device, settings, forks, fewer) | {"first_loss": first}
     known = {k: v for k, v in job.facts.items() if k not in ("file", "payload", "place", "stage")}
     tell(known | row | {"gpu": device, "gpu_seconds": round(time.monotonic() - start, 1)}, settings)
 
@@ -185,7 +200,7 @@ def smaller(row: Row, ways: Row) -> Row:
     return ways | ({"exact": False} if row["stage"] in ("module", "check") else {"compile": False})
 
 
-def attempt(job: GpuJob, device: int, settings: RunSettings, ways: Row) -> Row:
+def attempt(job: GpuJob, device: int, settings: RunSettings, forks: ProcessTemplate, ways: Row) -> Row:
     facts = job.facts
     return gpu_queue.called(
         "benchmarks.module_measure:measured",
@@ -207,11 +222,9 @@ def attempt(job: GpuJob, device: int, settings: RunSettings, ways: Row) -> Row:
         settings.folder / f"{facts['place']}.measured.jsonl",
         limit_seconds=GPU_SECONDS,
         deadline=settings.deadline,
-        environ=gpu_queue.environment(
-            None if settings.fake else device,
-            gpu_queue.compilers_of(2 * settings.slots * len(settings.devices)),
-        ),
+        environ=gpu_queue.environment(None if settings.fake else device, 1),
         memory_bytes=HOST_BYTES,
+        template=forks,
     )
 
 

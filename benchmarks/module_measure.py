@@ -144,12 +144,21 @@ def measured(
     compile_seconds: float,
 ) -> Row:
     """Returns a row's results: `status` right or wrong, `us` by column, and what is known besides. Each
-    step's facts are added to the lines of the file `note` as soon as they are known. `lane` chooses the columns,
-    `own_lane` is the one that the program multiplies in. `exact` False leaves float64 out, `compile` False
+    step's facts are added to the lines of the file `note` as soon as they are known; `seconds` are of each step, of
+    which so many went by in waiting for the GPU and in holding it. `lane` chooses the columns, `own_lane` is the one
+    that the program multiplies in. `exact` False leaves float64 out, `compile` False
     torch.compile. With `kernels` the row has what each launches."""
     row: Row = {}
+    seconds: dict[str, float] = {}
+    since = time.monotonic()
 
     def tell(**facts: Any) -> None:
+        nonlocal since
+        if "stage" in facts:
+            now = time.monotonic()
+            if "stage" in row:
+                seconds[row["stage"]] = round(now - since, 2)
+            since = now
         row.update(facts)
         append(Path(note), facts)
 
@@ -157,7 +166,9 @@ def measured(
     tell(stage="load")
     handed = json.loads(Path(payload).read_text(encoding="utf-8"))
     program = loaded_program(handed, arch, device)
-    turns.load_compilers()  # what takes seconds must not take the lock's
+    # What takes seconds must not take the lock's.
+    turns.load_compilers()
+    torch.empty(0, device=device)
     names = ways(lane, convolves, compile)
     with torch.no_grad():
         with gpu.holding():
@@ -192,6 +203,7 @@ def measured(
                     tell(**kernels_of(launches))
     turns.stop_compilers()
     tell(stage="end")
+    tell(seconds=seconds | {"waiting": round(gpu.waited, 2), "holding": round(gpu.kept, 2)})
     return row
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib
+import math
 import os
 import random
 import signal
@@ -181,17 +182,20 @@ def error_of(result: Tensor, exact: Tensor) -> ResultError:
     square = total = most = scale = 0.0
     finite = True
     for a, b in _chunks(flat, right):
-        wide, known = a.to(torch.float64), b.to(torch.float64)
-        counted = known.isfinite()
-        wide, known = wide[counted], known[counted]
-        if not known.numel():
+        if not b.numel():
             continue
-        finite = finite and bool(wide.isfinite().all())
-        difference = (wide - known).abs()
-        square += float(difference.square().sum())
-        total += float(known.square().sum())
-        most = max(most, float(difference.max()))
-        scale = max(scale, float(known.abs().max()))
+        known = b.to(torch.float64)
+        counted = known.isfinite()
+        known = known.where(counted, 0.0)
+        difference = (a.to(torch.float64) - known).where(counted, 0.0).abs()
+        # One transfer a chunk: each waits for the device, whose lock is held.
+        facts = torch.stack(
+            (difference.square().sum(), known.square().sum(), difference.max(), known.abs().max())
+        )
+        chunk_square, chunk_total, chunk_most, chunk_scale = facts.tolist()
+        finite = finite and math.isfinite(chunk_most)
+        square, total = square + chunk_square, total + chunk_total
+        most, scale = max(most, chunk_most), max(scale, chunk_scale)
     return ResultError((square / total) ** 0.5 if total else square**0.5, most / (scale or 1.0), 0.0, finite)
 
 
@@ -211,17 +215,7 @@ def wrong(
 ) -> list[str]:
     """Returns in which results ours are further from the exact ones than TIMES_EAGER times eager's own error
     and the floor allow; empty where all are right."""
-    if len(ours) != len(exact):
-        return [f"{len(ours)} results, not {len(exact)}"]
-    words = []
-    for number, (a, b, c) in enumerate(zip(ours, eager, exact, strict=True)):
-        try:
-            mine, theirs = error_of(a, c), error_of(b, c)
-        except ValueError as problem:
-            words.append(f"result {number}: {problem}")
-            continue
-        if beyond := _beyond(mine, theirs, floor):
-            words.append(f"result {number}: {beyond}")
+    words: list[str] = judged(ours, eager, exact, floor)["wrong"]
     return words
 
 
@@ -230,16 +224,25 @@ def judged(
 ) -> dict[str, Any]:
     """Returns a row's `status`, what is `wrong`, and the largest errors of ours and of eager: relative, in the
     Euclidean norm and of the largest element."""
-    words = wrong(ours, eager, exact, floor)
-    mine = [error_of(a, c) for a, c in zip(ours, exact, strict=False) if a.shape == c.shape]
-    theirs = [error_of(b, c) for b, c in zip(eager, exact, strict=True)]
+    words = [] if len(ours) == len(exact) else [f"{len(ours)} results, not {len(exact)}"]
+    mine, theirs = [], []
+    for number, (a, b, c) in enumerate(zip(ours, eager, exact, strict=False)):
+        try:
+            error, eager_error = error_of(a, c), error_of(b, c)
+        except ValueError as problem:
+            words.append(f"result {number}: {problem}")
+            continue
+        mine.append(error)
+        theirs.append(eager_error)
+        if beyond := _beyond(error, eager_error, floor):
+            words.append(f"result {number}: {beyond}")
     return {
         "status": "wrong" if words else "right",
         "wrong": words,
         "error": max((e.norm for e in mine), default=None),
-        "eager_error": max(e.norm for e in theirs),
+        "eager_error": max((e.norm for e in theirs), default=None),
         "most_error": max((e.most for e in mine), default=None),
-        "eager_most_error": max(e.most for e in theirs),
+        "eager_most_error": max((e.most for e in theirs), default=None),
     }
 
 
@@ -285,18 +288,19 @@ def within(seconds: float) -> Iterator[None]:
 class DeviceLock:
     """The lock of a GPU among the processes of one run: who launches anything holds it. Whoever holds it for
     longer than `limit` seconds at a time is ended by SIGALRM, also while it waits for the device. `waited` is how
-    long this process has waited for it."""
+    long this process has waited for it, `kept` how long it has held it, in seconds."""
 
     def __init__(self, path: Path, limit: float) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._limit = limit
         self.held = False
-        self.waited = 0.0
+        self.waited = self.kept = self._since = 0.0
 
     def take(self) -> None:
         start = time.monotonic()
         fcntl.flock(self._file, fcntl.LOCK_EX)
-        self.waited += time.monotonic() - start
+        self._since = time.monotonic()
+        self.waited += self._since - start
         self.held = True
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, self._limit)
@@ -304,6 +308,7 @@ class DeviceLock:
     def give(self) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         fcntl.flock(self._file, fcntl.LOCK_UN)
+        self.kept += time.monotonic() - self._since
         self.held = False
 
     @contextmanager
@@ -346,9 +351,12 @@ def _backend(own: Callable[..., Any] | None) -> Callable[..., Any]:
     return compile_fx
 
 
+COMPILERS = ("torch._dynamo.backends.common", "torch._inductor.compile_fx")
+"""What torch.compile imports at its first call."""
+
+
 def load_compilers() -> None:
-    """Imports what torch.compile needs."""
-    for name in ("torch._dynamo.backends.common", "torch._inductor.compile_fx"):
+    for name in COMPILERS:
         importlib.import_module(name)
 
 
