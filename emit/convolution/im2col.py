@@ -25,6 +25,7 @@ from ucutlass.kernels.convolution.plan import (
     ConvolutionProblem,
     Im2colSchedule,
     OperandAccess,
+    Stack,
     WgradSchedule,
 )
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
@@ -92,7 +93,8 @@ class DimText:
 
 @dataclass(frozen=True, slots=True)
 class Im2colAxisText:
-    """A spatial axis as C++. `stack`: the remainders of its results that are columns, of which there are `whole` in all."""
+    """A spatial axis as C++. `stack`: the remainders of its results that are columns, of which there are `whole` in all;
+    the first row begins `shift` before the first."""
 
     scale: int
     step: int
@@ -103,6 +105,7 @@ class Im2colAxisText:
     offset: str
     shared: int
     stack: int
+    shift: int
     whole: str
 
 
@@ -317,7 +320,7 @@ def _space(problem: ConvolutionProblem, how: Im2col) -> tuple[Im2colAxisText, ..
             s.scale,
             s.step,
             s.tap,
-            f"e[{s.result}]" if s.stack is None else f"ceil_div(e[{s.result}], {s.stack.scale})",
+            f"e[{s.result}]" if s.stack is None else _stacked_results(s.result, s.stack),
             "1"
             if s.tap_dim is None
             else f"e[{s.tap_dim}]"
@@ -327,10 +330,15 @@ def _space(problem: ConvolutionProblem, how: Im2col) -> tuple[Im2colAxisText, ..
             convolution.spelled(s.offset),
             s.shared,
             1 if s.stack is None else s.stack.scale,
+            0 if s.stack is None else s.stack.shift,
             f"e[{s.result}]",
         )
         for s in how.space
     )
+
+
+def _stacked_results(result: int, stack: Stack) -> str:
+    return f"ceil_div(e[{result}]{f' + {stack.shift}' if stack.shift else ''}, {stack.scale})"
 
 
 def _batch_of(problem: ConvolutionProblem, dim: int) -> str | None:

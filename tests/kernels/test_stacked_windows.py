@@ -74,6 +74,12 @@ def _problem(text: str, sizes: Mapping[str, int]) -> ConvolutionProblem:
             marks=pytest.mark.slow,
             id="three warp groups",
         ),
+        pytest.param(
+            IMAGES.replace("EXTENT", "2*H+1").replace("Q=2*W", "Q=2*W+1"),
+            "",
+            {"B": 2, "C": 20, "H": 4, "W": 5, "F": 20, "R": 4, "S": 4},
+            id="rows that begin before the first result",
+        ),
         pytest.param(MIRRORED, "", {"B": 2, "C": 20, "L": 5, "H": 4, "F": 9}, id="mirrored, coordinates"),
     ],
 )
@@ -111,6 +117,16 @@ def test_neighbouring_results_are_stored_together_where_the_innermost_window_has
     assert "plan.pairs && inside" in emit(plan(text, sizes, "sm90a").plan, "").text
     rows = text.replace("2*W = Q", "W = Q").replace("Q=2*W", "Q=W")
     assert "together = false" in emit(plan(rows, sizes, "sm90a").plan, "").text
+
+
+def test_windows_are_as_short_as_any_place_of_the_rows_makes_them() -> None:
+    sizes = {"B": 2, "C": 64, "H": 40, "W": 50, "F": 64}
+    text = IMAGES.replace("EXTENT", "2*H").replace("SCHEDULE", "")
+    four = _problem(text, sizes | {"R": 4, "S": 4}).b.stack
+    assert [s.shift for s in four] == [1] * len(four)
+    assert "odd ? given" in emit(plan(text, sizes | {"R": 4, "S": 4}, "sm90a").plan, "").text
+    three = _problem(text, sizes | {"R": 3, "S": 3}).b.stack
+    assert [s.shift for s in three] == [0] * len(three)
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,12 @@ def _share_of_stores(
         if problem.stacked == 1:
             return price.registers
         stack = how.space[0].stack
-        paired = stack is not None and stack.scale % 2 == 0 and sizes[stack.result] % 2 == 0
+        paired = (
+            stack is not None
+            and stack.scale % 2 == 0
+            and stack.shift % 2 == 0
+            and sizes[stack.result] % 2 == 0
+        )
         return price.pairs if paired else price.single
     return price.apart if how.phases > 1 else price.alone if schedule.blocks == 1 else price.beside
 

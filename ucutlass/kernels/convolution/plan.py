@@ -66,7 +66,8 @@ class Stack:
     et al., 2016): results that lie `scale` apart along `result` are one row, whose `scale` columns read the same
     `length` neighbours of A's axis, from `first` past the row's place on, each with the taps that it reads there and
     zeros for those that it does not. `axis` of the weights has the taps, `tap` is their coefficient, 1 or -1, and
-    `offset` the window's."""
+    `offset` the window's from the row's first result on, which lies `shift` before the place: where the taps of two
+    remainders begin at one neighbour, they share a shorter window."""
 
     axis: int
     result: int
@@ -75,6 +76,7 @@ class Stack:
     offset: Extent
     first: Extent
     length: Extent
+    shift: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,9 @@ class Space:
 
     def results(self, sizes: Sequence[int]) -> int:
         """The windows along the axis: one for all remainders that are columns."""
-        return math.ceil(sizes[self.result] / (self.stack.scale if self.stack is not None else 1))
+        if self.stack is None:
+            return sizes[self.result]
+        return math.ceil((sizes[self.result] + self.stack.shift) / self.stack.scale)
 
     def taps(self, sizes: Sequence[int]) -> int:
         """The taps of a window of all phases."""

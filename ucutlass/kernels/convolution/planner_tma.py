@@ -206,7 +206,11 @@ def windows_over_channels(
     divided = any(axis.window is not None and axis.window.scale > 1 for axis in problem.a.axes)
     ways = [] if fold == "yes" else [prepared(problem, sizes, by_rows)]
     if divided and not by_rows and fold in (None, "yes"):
-        ways += [stacked(problem, sizes, axes) for axes in range(1, MOST_SPACE + 1)]
+        ways += [
+            stacked(problem, sizes, axes, shortest)
+            for shortest in (False, True)
+            for axes in range(1, MOST_SPACE + 1)
+        ]
     elif fold == "yes":
         ways = [folded(problem, sizes, by_rows)]
     return cheapest([_scheduled(way, sizes, device) for way in ways])

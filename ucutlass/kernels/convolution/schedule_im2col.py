@@ -304,10 +304,11 @@ def fold_of(window: FoldedPlaces, channels: int, size: int) -> tuple[Fold, int, 
 
 
 def stacked(
-    problem: ConvolutionProblem, sizes: tuple[int, ...], axes: int
+    problem: ConvolutionProblem, sizes: tuple[int, ...], axes: int, shortest: bool = False
 ) -> tuple[ConvolutionProblem, Im2col] | str:
     """As `prepared`, but the remainders of the innermost `axes` divided windows lie beside the columns in the copy of B, so
-    that a tile has all results between neighbours of A's, and neighbouring results are stored together."""
+    that a tile has all results between neighbours of A's, and neighbouring results are stored together. `shortest`:
+    rows begin where their windows are shortest, and no results are aligned pairs."""
     phased = prepared(problem, sizes)
     if isinstance(phased, str):
         return phased
@@ -319,7 +320,11 @@ def stacked(
         return "remainders are columns of f16 passes without groups alone"
     if not all(isinstance(o, Store) and o.access.contiguous == "m" for o in problem.gemm.outputs):
         return "results are not stored with neighbouring positions adjacent"
-    stack = tuple(_stack(ready, s) for s in windows)
+    stack = tuple(_shortest(ready, s, sizes) if shortest else _stack(ready, s) for s in windows)
+    if shortest and problem.passes != "f16x3":
+        return "rows begin before the first result in three passes alone"
+    if shortest and not any(s.shift for s in stack):
+        return "windows are as short where rows begin with the first result"
     channel = ready.a.axes[how.channel].extent
     b = replace(ready.b, pack=_order_b(ready, channel, columns_last=True), stack=stack)
     ready = replace(ready, b=b)
@@ -331,20 +336,29 @@ def stacked(
     return too_far(ready, stacked_how, sizes) or (ready, stacked_how)
 
 
-def _stack(problem: ConvolutionProblem, window: Space) -> Stack:
-    """The window's remainders as columns. Position x of A's axis serves result scale * i + a with tap r where
-    scale * (x - i) is a + tap * r + offset."""
+def _shortest(problem: ConvolutionProblem, window: Space, sizes: tuple[int, ...]) -> Stack:
+    """The window's remainders as columns, from the first result on that makes the window shortest: four taps of a scale
+    of 2 that begin at 1 read two neighbours in place of three."""
+    extents = {str(i): n for i, n in enumerate(sizes)}
+    ways = [_stack(problem, window, shift) for shift in range(window.scale)]
+    return min(ways, key=lambda stack: (evaluate(stack.length, extents), stack.shift))
+
+
+def _stack(problem: ConvolutionProblem, window: Space, shift: int = 0) -> Stack:
+    """The window's remainders as columns. Position x of A's axis serves result scale * i - shift + a with tap r where
+    scale * (x - i) is a - shift + tap * r + offset."""
     scale, taps = window.scale, Free(str(window.tap_dim))
     reach = Combined("-", taps, Fixed(1))
-    lowest = window.offset if window.tap > 0 else Combined("-", window.offset, reach)
-    highest = Combined("+", window.offset, Fixed(scale - 1))
+    offset = Combined("-", window.offset, Fixed(shift)) if shift else window.offset
+    lowest = offset if window.tap > 0 else Combined("-", offset, reach)
+    highest = Combined("+", offset, Fixed(scale - 1))
     if window.tap > 0:
         highest = Combined("+", highest, reach)
     first = Combined("//", Combined("+", lowest, Fixed(scale - 1)), Fixed(scale))
     last = Combined("//", highest, Fixed(scale))
     length = Combined("+", Combined("-", last, first), Fixed(1))
     axis = next(i for i, axis in enumerate(problem.b.axes) if axis.extent == window.tap_dim)
-    return Stack(axis, window.result, scale, window.tap, window.offset, first, length)
+    return Stack(axis, window.result, scale, window.tap, offset, first, length, shift)
 
 
 def _rounded(extent: Extent, whole: int) -> Extent:
