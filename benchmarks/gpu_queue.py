@@ -20,8 +20,8 @@ from benchmarks.harness import Row, lines
 from ucutlass.runtime import isolation, system
 from ucutlass.runtime.process_template import ProcessTemplate
 
-HELD_BYTES = 20 * 2**30
-"""What the jobs on one GPU may hold of its memory while another has the lock."""
+HELD_SHARE = 4
+"""The jobs on one GPU may hold one in so many bytes of its memory while another has the lock."""
 
 PROCESS_BYTES = 2**30
 """Of a CUDA context with its libraries."""
@@ -40,7 +40,7 @@ class GpuQueue:
     """Jobs that wait for a GPU. Those on one GPU hold at most `memory` bytes together; one that holds more runs
     alone."""
 
-    def __init__(self, devices: Iterable[int], memory: int = HELD_BYTES) -> None:
+    def __init__(self, devices: Iterable[int], memory: int) -> None:
         self._free = dict.fromkeys(devices, memory)
         self._memory = memory
         self._jobs: list[GpuJob] = []

@@ -56,8 +56,8 @@ ORDER = (1, 3, 2)
 """Levels as they are built: GPUs are busy with the first while the kernels of the third are built, and the third
 takes long to trace and compile."""
 
-SLOTS = 6
-"""Problems at once on a GPU: one launches, the others load, trace and compile."""
+SLOTS = 12
+"""Problems at once on a GPU: one launches, the others load, trace and compile, each on one core."""
 
 TORCH_SHARE = 0.05
 """A function of torch that takes a larger share of the time counts."""
@@ -76,6 +76,7 @@ class RunSettings:
     devices: tuple[int, ...]
     jobs: int
     slots: int
+    held_bytes: int
     depth: str
     compile: bool
     kernels: bool
@@ -106,7 +107,7 @@ class Problem:
 
 def run(every: Sequence[Problem], settings: RunSettings) -> None:
     """Adds a row a problem to the settings' file."""
-    queue = GpuQueue(settings.devices)
+    queue = GpuQueue(settings.devices, settings.held_bytes)
     # Most threads of `preparers` wait for kernels: all problems' are known to the compilers early.
     with (
         ThreadPoolExecutor(settings.jobs, thread_name_prefix="compiler") as compilers,
@@ -395,7 +396,8 @@ def ended(work: Callable[[], None], deadline: float | None) -> bool:
 def settings_of(options: argparse.Namespace, folder: Path, start: float, identity: str) -> RunSettings:
     here = None if options.fake else at_hand()
     driver = None if options.fake else system.driver()
-    count = 1 if options.fake else len(driver.gpus) if driver is not None else 0
+    gpus = driver.gpus if driver is not None else ()
+    count = 1 if options.fake else len(gpus)
     if options.devices is not None and not options.fake:
         count = min(count, options.devices)
     device = options.device or (here.device.name if here is not None and here.device is not None else None)
@@ -407,6 +409,7 @@ def settings_of(options: argparse.Namespace, folder: Path, start: float, identit
         devices=() if options.dry else tuple(range(count)),
         jobs=options.jobs or system.cores(),
         slots=options.slots,
+        held_bytes=min((gpu.memory for gpu in gpus), default=system.memory_total()) // gpu_queue.HELD_SHARE,
         depth="plan" if options.dry else "build",
         compile=not options.no_compile,
         kernels=options.kernels,
