@@ -22,6 +22,7 @@ from tests.kernels.convolution_emulated import call, judge, plan
 from ucutlass.agent.compute_type_casts import in_compute_type
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import emit
+from ucutlass.emit.convolution import im2col as im2col_text
 from ucutlass.ir.elements import TF32
 from ucutlass.kernels.convolution.cost_f32 import RUN_PRICES
 from ucutlass.kernels.convolution.plan import ConvolutionPlan, Im2colSchedule, RegisterTileSchedule
@@ -412,6 +413,17 @@ def test_what_is_not_finite_stays_where_it_is_in_tf32_parts() -> None:
     finite = expected.isfinite()
     sums = _exact(x.abs(), w.abs())
     assert ((y.double() - exact).abs()[finite] <= 2.0**-19 * sums[finite]).all()
+
+
+@pytest.mark.parametrize("channels", [70, 25], ids=["64 channels at a time", "32"])
+def test_blocks_that_copy_several_tiles_read_the_next_while_one_is_split(
+    channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(im2col_text, "RANGE_BLOCKS", 4)
+    text = FORWARD.replace("\n}", "\n  schedule sm90a { warps cooperative  math f16x3 }\n}")
+    sizes = {"B": 2, "C": channels, "H": 9, "W": 19, "F": 40}
+    assert "kRangeBlocks = 4;" in emit(plan(text, sizes, "sm90a").plan, "").text
+    assert judge(text, sizes, arch="sm90a") == []
 
 
 @pytest.mark.parametrize("schedule", ["warps cooperative  math simt", "warps multistage  math f16x3"])
