@@ -16,7 +16,18 @@ from ucutlass.emit.text import product
 from ucutlass.ir.elements import TF32
 from ucutlass.kernels.access import Access, Output, Reduction
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, RegisterTileSchedule
-from ucutlass.kernels.convolution.plan_register_tile import MOST_BYTES, register_tile, staged_bytes, unreduced
+from ucutlass.kernels.convolution.plan_register_tile import (
+    EXCHANGED,
+    MOST_BYTES,
+    SHARED_OF_SM,
+    register_tile,
+    staged_bytes,
+    unreduced,
+    warp_bytes,
+)
+
+MMA_TYPES = {name: f"f32.{name}.{name}.f32" for name in ("f16", "bf16", "tf32")}
+"""PTX's types of the products of a compute type."""
 
 FEW_REGISTERS = 112
 """Of a thread's sums and elements, beside which an SM holds 512 threads without spilling."""
@@ -86,6 +97,13 @@ def render(problem: ConvolutionProblem, schedule: RegisterTileSchedule) -> str:
         inputs=inputs,
         outputs=outputs,
         staged=staged_bytes(problem, schedule),
+        tensor=schedule.tensor,
+        together=8 // problem.a.elem.bytes,
+        mma_shape="m16n8k16" if problem.a.elem.bytes == 2 else "m16n8k8",
+        mma_types=MMA_TYPES.get(problem.compute_type.name, ""),
+        shared_of_sm=SHARED_OF_SM,
+        exchanged=min(EXCHANGED, schedule.columns),
+        warp_bytes=warp_bytes(problem, schedule),
         reduced=any(s.op for s in outputs),
         looped=schedule.whole or any(s.op for s in outputs),
         call=_call(spell, problem, tile.column, inputs, outputs),
@@ -100,6 +118,8 @@ def blocks_held(schedule: RegisterTileSchedule) -> int:
     """Thread blocks that an SM shall hold, by the registers of a thread's sums and of the elements of A that it
     multiplies and loads."""
     rows = schedule.rows
+    if schedule.tensor:
+        return max(1, (512 if rows == 1 else 384) // schedule.threads)
     registers = rows * schedule.columns + 2 * rows * (schedule.channels + 1)
     threads = 512 if registers <= FEW_REGISTERS else 256
     return max(1, threads // schedule.threads)

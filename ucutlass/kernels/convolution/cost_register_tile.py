@@ -11,6 +11,9 @@ from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Store
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, RegisterTileSchedule
 from ucutlass.kernels.convolution.plan_register_tile import (
+    SHARED_OF_SM,
+    TENSOR_STEP_BYTES,
+    WARP,
     RegisterTile,
     columns_of,
     is_staged,
@@ -18,8 +21,8 @@ from ucutlass.kernels.convolution.plan_register_tile import (
     shared_bytes,
 )
 
-WARP, SCHEDULERS = 32, 4
-"""Threads of a warp, and warps of which an SM issues an instruction in a clock."""
+SCHEDULERS = 4
+"""Warps of which an SM issues an instruction in a clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ def register_tile_seconds(
     columns = columns_of(problem, tile, sizes)
     positions = math.prod(sizes[run[0]] for i, run in enumerate(problem.batch) if i != tile.column)
     k = math.prod(sizes[d] for d in problem.k)
+    if schedule.tensor:
+        return _tensor_tile_seconds(problem, tile, schedule, sizes, device)
     rows, width, channels = schedule.rows, schedule.columns, schedule.channels
     if schedule.whole:  # a narrow part of all columns takes no more than a wide one
         width = max(width, min(columns, MOST_SUMS // rows))
@@ -92,10 +97,97 @@ def register_tile_seconds(
     # Few warps do not hide each other's latencies.
     issued = PRICE.issued * min(1.0, warps / (2 * SCHEDULERS))
     seconds = warps * thread / SCHEDULERS / issued / device.clock
+    return PRICE.launch + max(seconds, _moved_seconds(problem, positions * columns, sizes, device))
+
+
+def _moved_seconds(
+    problem: ConvolutionProblem, results: int, sizes: tuple[int, ...], device: Device
+) -> float:
+    """Returns the seconds in which memory brings A and takes the results."""
     stored = sum(o.access.elem.bytes for o in problem.gemm.outputs if isinstance(o, Store))
-    moved = positions * columns * stored
-    moved += math.prod(sizes[axis.extent] for axis in problem.a.axes) * problem.a.elem.bytes
-    return PRICE.launch + max(seconds, moved / (PRICE.reached * device.bandwidth))
+    moved = results * stored + math.prod(sizes[axis.extent] for axis in problem.a.axes) * problem.a.elem.bytes
+    return moved / (PRICE.reached * device.bandwidth)
+
+
+# --- warps that multiply by mma.sync ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WarpModel:
+    """`launch`: seconds of a launch and of the weights' way to shared memory. Clocks of an SM for a warp of 32 positions:
+    `narrow` and `load` of an element of A that a lane gathers, of 2 and 4 bytes, `apart` times as many where windows are more than
+    a position apart; `narrow_octet` and `octet` of 8 columns of an instruction's products, and `result` of a column. Fitted to
+    46 times of eleven layers on an H200, within a fifth of most."""
+
+    launch: float = 5e-6
+    narrow: float = 0.3
+    load: float = 0.7
+    apart: float = 9.4
+    narrow_octet: float = 7.8
+    octet: float = 11.5
+    result: float = 7.3
+
+
+WARP_PRICE = WarpModel()
+
+OCTET, MOST_OCTETS = 8, 8
+"""Columns of an instruction, and the most of these of a tile."""
+
+TENSOR_THREADS, MOST_HELD = (256, 128), 512
+"""Of a block, fewer where shared memory holds more of them so; and those that an SM holds by their registers."""
+
+
+def _tensor_tile_seconds(
+    problem: ConvolutionProblem,
+    tile: RegisterTile,
+    schedule: RegisterTileSchedule,
+    sizes: tuple[int, ...],
+    device: Device,
+) -> float:
+    columns, size = columns_of(problem, tile, sizes), problem.a.elem.bytes
+    positions = math.prod(sizes[run[0]] for i, run in enumerate(problem.batch) if i != tile.column)
+    elements = TENSOR_STEP_BYTES // size
+    steps = math.ceil(math.prod(sizes[d] for d in problem.k) / elements)
+    narrow, price = size == 2, WARP_PRICE
+    moves = [c for axis in problem.a.axes if axis.window for d, c in axis.window.terms if d not in problem.k]
+    load = (price.narrow if narrow else price.load) * (price.apart if any(c > 1 for c in moves) else 1.0)
+    octet = price.narrow_octet if narrow else price.octet
+    warp = steps * (elements * load + schedule.columns / OCTET * octet) + schedule.columns * price.result
+    block = schedule.rows * schedule.threads
+    blocks = math.ceil(positions / block) * math.ceil(columns / schedule.columns)
+    seconds = math.ceil(blocks / device.sms) * block / WARP * warp / device.clock
+    return price.launch + max(seconds, _moved_seconds(problem, positions * columns, sizes, device))
+
+
+def cheapest_tensor_tile(
+    problem: ConvolutionProblem,
+    tile: RegisterTile,
+    own: RegisterTileSchedule,
+    sizes: tuple[int, ...],
+    device: Device,
+) -> RegisterTileSchedule | str:
+    """The columns of a warp that take least, or why none fit."""
+    octets = math.ceil(columns_of(problem, tile, sizes) / OCTET)
+    parts = range(math.ceil(octets / MOST_OCTETS), octets + 1)
+    widths = sorted({OCTET * math.ceil(octets / n) for n in parts}, reverse=True)
+    schedules = [
+        replace(own, columns=width, threads=threads, channels=1, tensor=True)
+        for width, threads in itertools.product(widths, TENSOR_THREADS)
+    ]
+    fitting = [s for s in schedules if out_of_bounds(problem, tile, s, sizes) is None]
+    if not fitting:
+        return str(out_of_bounds(problem, tile, schedules[-1], sizes))
+    best = min(fitting, key=lambda s: _tensor_tile_seconds(problem, tile, s, sizes, device)).columns
+
+    def held(s: RegisterTileSchedule) -> int:
+        return s.threads * min(
+            MOST_HELD // s.threads, SHARED_OF_SM // (shared_bytes(problem, s, sizes) + 1024)
+        )
+
+    return max((s for s in fitting if s.columns == best), key=held)
+
+
+# --- threads that multiply and add --------------------------------------------------------
 
 
 def cheapest_register_tile(

@@ -226,7 +226,8 @@ class RegisterTileSchedule:
     """Multiply-adds for convolutions of few channels: a thread has `rows` positions of results, `threads` apart,
     by `columns` of the weights' own, whose weights the block keeps in shared memory; `channels` are multiplied
     at a time. `vector` neighbouring columns are stored together, 1 where they are not adjacent. `whole`: a thread has
-    all columns of its positions, one part after another, as it has where results are reduced over them."""
+    all columns of its positions, one part after another, as it has where results are reduced over them. `tensor`: warps
+    multiply by mma.sync, with fragments that lanes gather where A lies, and results change hands through shared memory."""
 
     rows: int
     columns: int
@@ -234,6 +235,7 @@ class RegisterTileSchedule:
     channels: int
     vector: int
     whole: bool = False
+    tensor: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ucutlass.ir.elements import BF16, F16, F32, TF32
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.plan import (
     ConvolutionProblem,
@@ -24,6 +25,15 @@ MOST_CHANNELS = 4
 
 MOST_BYTES = 96 * 1024
 """Of shared memory, for the weights of a block's columns."""
+
+WARP, TENSOR_STEP_BYTES = 32, 32
+"""Lanes of a warp, and bytes of the products of K that an instruction of it multiplies."""
+
+EXCHANGED = 32
+"""Columns at most whose results change hands within a warp at a time."""
+
+SHARED_OF_SM = 227 * 1024
+"""Bytes that the blocks of an SM share."""
 
 FARTHEST = 2**31 - 1
 """Elements of A and positions of results: both are counted in 32 bits."""
@@ -111,6 +121,12 @@ def _ranges(axis: OperandAxisExtent, dim: int) -> bool:
     return axis.extent == dim if axis.window is None else dim in dict(axis.window.terms)
 
 
+def multiplies_by_mma(problem: ConvolutionProblem) -> bool:
+    """Whether warps multiply by mma.sync: both operands are as tensor cores take them."""
+    element = F32 if problem.compute_type == TF32 else problem.compute_type
+    return problem.compute_type in (F16, BF16, TF32) and problem.a.elem == problem.b.elem == element
+
+
 def unreduced(problem: ConvolutionProblem, tile: RegisterTile) -> str:
     """Why the results are not reduced as they have to be, or "": a thread sees all columns of its positions."""
     for output in problem.gemm.outputs:
@@ -147,6 +163,11 @@ def shared_bytes(problem: ConvolutionProblem, schedule: RegisterTileSchedule, si
         tile = register_tile(problem)
         assert isinstance(tile, RegisterTile), tile
         columns *= math.ceil(columns_of(problem, tile, sizes) / columns)
+    if schedule.tensor:
+        step = TENSOR_STEP_BYTES // problem.a.elem.bytes
+        padded = math.ceil(k / step) * step
+        warps = schedule.threads // WARP * warp_bytes(problem, schedule)
+        return padded * (columns * problem.b.elem.bytes + 8) + max(warps, 4 * padded)
     return 4 * k * columns + 8 * (k // schedule.channels + 1) + staged_bytes(problem, schedule)
 
 
@@ -156,6 +177,12 @@ def staged_bytes(problem: ConvolutionProblem, schedule: RegisterTileSchedule) ->
     if not is_staged(problem, schedule.vector):
         return 0
     return 16 + schedule.threads * (schedule.columns * problem.gemm.outputs[0].access.elem.bytes + 16)
+
+
+def warp_bytes(problem: ConvolutionProblem, schedule: RegisterTileSchedule) -> int:
+    """Bytes through which the results of a warp that multiplies change hands, and their rows reach memory."""
+    exchanged = WARP * 4 * (min(EXCHANGED, schedule.columns) + 4)
+    return max(exchanged, staged_bytes(problem, replace(schedule, threads=WARP)) - 16)
 
 
 def is_staged(problem: ConvolutionProblem, vector: int) -> bool:
@@ -180,8 +207,9 @@ def out_of_bounds(
     problem: ConvolutionProblem, tile: RegisterTile, schedule: RegisterTileSchedule, sizes: Sequence[int]
 ) -> str | None:
     """Why the extents are too many for the kernel's counters or shared memory."""
-    if (taps := bits(problem, tile, sizes)) > MOST_TAPS:
-        return f"windows have {taps} taps along their axes, more than {MOST_TAPS}"
+    most = MOST_TAPS - schedule.tensor  # one bit is of products beyond the sum
+    if (taps := bits(problem, tile, sizes)) > most:
+        return f"windows have {taps} taps along their axes, more than {most}"
     if (need := shared_bytes(problem, schedule, sizes)) > MOST_BYTES:
         return f"the weights of {schedule.columns} columns take {need} bytes of shared memory, more than {MOST_BYTES}"
     elements = _elements(problem.a, sizes)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from ucutlass.ir.schedule import RASTERS, Fold, PartialSchedule, Warps
+from ucutlass.kernels.convolution.cost_register_tile import OCTET
 from ucutlass.kernels.convolution.plan import (
     ConvolutionSchedule,
     DepthwiseWgradSchedule,
@@ -44,7 +45,7 @@ SWIZZLE = 4
 """Tiles side by side where the schedule says nothing."""
 
 QUAD = 4
-"""Columns of a register tile that the field `columns` counts as one."""
+"""Columns of a register tile that the field `columns` counts as one where threads multiply."""
 
 SM80_STAGES = 4
 """As many as the planner takes at most by itself."""
@@ -64,8 +65,8 @@ def request_of(s: ConvolutionSchedule, launch: tuple[int, ...]) -> PartialSchedu
         case DepthwiseWgradSchedule(width, rows, _, threads):
             return PartialSchedule(warps="direct", vector=width, rows=rows, threads=threads)
         case RegisterTileSchedule(rows, columns, threads):
-            quads = columns // QUAD
-            return PartialSchedule(warps="direct", rows=rows, columns=quads, threads=threads)
+            vectors = columns // (OCTET if s.tensor else QUAD)
+            return PartialSchedule(warps="direct", rows=rows, columns=vectors, threads=threads)
         case Sm80Schedule(tile, warp, stages, math_):
             return PartialSchedule(
                 warps="multistage",
@@ -119,10 +120,11 @@ def resolve(
             sums = ConvolutionCandidate(bounds, own, gradient, launch)
             return broken(DEPTHWISE_WGRAD_RULES, sums) or (gradient, launch)
         case RegisterTileSchedule():
+            vector = OCTET if own.tensor else QUAD
             tile = replace(
                 own,
                 rows=request.rows or own.rows,
-                columns=QUAD * request.columns if request.columns else own.columns,
+                columns=vector * request.columns if request.columns else own.columns,
                 threads=request.threads or own.threads,
             )
             candidate = ConvolutionCandidate(bounds, own, tile, launch)

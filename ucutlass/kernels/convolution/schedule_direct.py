@@ -11,7 +11,11 @@ from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.addresses import vector_width
-from ucutlass.kernels.convolution.cost_register_tile import cheapest_register_tile, register_tile_seconds
+from ucutlass.kernels.convolution.cost_register_tile import (
+    cheapest_register_tile,
+    cheapest_tensor_tile,
+    register_tile_seconds,
+)
 from ucutlass.kernels.convolution.match import ConvolutionPattern
 from ucutlass.kernels.convolution.plan import (
     ConvolutionProblem,
@@ -26,6 +30,7 @@ from ucutlass.kernels.convolution.plan_depthwise_wgrad import depthwise_wgrad, d
 from ucutlass.kernels.convolution.plan_register_tile import (
     channels_at_once,
     columns_of,
+    multiplies_by_mma,
     prepared_register_tile,
     register_tile,
     unreduced,
@@ -53,8 +58,9 @@ SMALL, SMALL_THREADS = 2048, 64
 once for all loads of a line's taps: twelve images of 7 x 7 to 112 x 112 with 16 to 960 channels, f32 and bf16, took an
 H100 2.4 to 4.4 us for 3.4 to 6.0."""
 
-TILE_THREADS = 128
-"""Of a block of register tiles."""
+TILE_THREADS, MANY_POSITIONS = 128, 128
+"""Threads of a block of register tiles; and positions an SM from which warps multiply by mma.sync: of 26 layers that a seed
+drew for an H200, 19 of more took 0.63 of the time so (0.46 to 1.04), and seven of fewer 1.15 (0.93 to 1.49)."""
 
 BUSY_THREADS, LEAST_VECTOR = 800, 8
 """Of the direct kernel an SM, below which a thread has fewer results of channels that lie innermost, and the bytes of
@@ -176,10 +182,14 @@ def prepared_tile(
     widths = [vector_width(a.elem.bits, aligned is None or aligned[a.pointer], (columns,)) for a in stored]
     vector = min(QUAD, *widths) if widths else 1
     own = RegisterTileSchedule(1, QUAD, TILE_THREADS, channels_at_once(problem_, tile, sizes), vector)
-    schedule = cheapest_register_tile(problem_, tile, own, sizes, device)
+    results = math.prod(sizes[d] for run in problem_.batch for d in run)
+    many = results >= MANY_POSITIONS * device.sms * columns
+    cheapest = cheapest_tensor_tile if many and multiplies_by_mma(problem_) else cheapest_register_tile
+    schedule = cheapest(problem_, tile, own, sizes, device)
     if isinstance(schedule, str):
         return schedule
-    why = "weights lie in shared memory, A is read where it lies; nothing is copied or padded"
+    unit = "; warps multiply by mma.sync" if schedule.tensor else ""
+    why = f"weights lie in shared memory, A is read where it lies; nothing is copied or padded{unit}"
     seconds = register_tile_seconds(problem_, tile, schedule, sizes, device)
     return Algorithm(problem_, schedule, 1, (Note("", "register tile", why),), seconds)
 
