@@ -110,7 +110,18 @@ def copies(p: AttentionProblem) -> tuple[OperandCopy, ...]:
     )
     if not splits_f32(p):
         return (values,)
-    return (_copy("k", k, p.head, (str(p.head), 4, keys), k.n, p.scores, "k_elements / 4"), values)
+    return (
+        _copy(
+            "k",
+            k,
+            p.head,
+            (str(p.head), 4, keys),
+            k.n,
+            p.scores,
+            "k_line / 4 * ((k_lines + 3) / 4) * (k_elements / k_line / k_lines)",
+        ),
+        values,
+    )
 
 
 def _copy(

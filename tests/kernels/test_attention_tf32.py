@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from dataclasses import replace
@@ -103,6 +104,22 @@ def test_what_is_not_finite_stays_in_its_rows_and_columns() -> None:
     assert torch.equal(out[special].double(), expected[special]) and bool(special.any())
     finite = torch.isfinite(expected)
     assert bool(((out.double() - expected).abs() <= 2e-6 * expected.abs().clamp_min(1.0))[finite].all())
+
+
+def test_small_products_come_first_and_every_stage_begins_from_zero() -> None:
+    """Tensor cores cut sums off, which costs little while these are small: the emulator's sums are exact."""
+    checked = frontend.read_text(in_tf32("causal", "f32", 64, "128x64"))
+    kernel = frontend.kernel(checked)
+    extents = complete(kernel, {d: SIZES[d] for d in free_dims(kernel)})
+    code = emit(frontend.plan_kernel(checked, kernel, extents, "sm90a").planned.plan, "").code
+    for product in ("qk", "pv"):
+        calls = re.findall(rf"{product}::wgmma\(partial, f\.(\w+)\[k\], \w_(\w+) \+ 2 \* k, (.*?)\);", code)
+        assert calls == [("small", "big", "k > 0"), ("big", "small", "1"), ("big", "big", "1")]
+        first = code.index(f"{product}::wgmma(partial, f.small")
+        assert (
+            "for (int k = 0; k < 4; ++k)"
+            in code[first : code.index(f"{product}::wgmma(partial, f.big[k], {product[-1]}_big")]
+        )
 
 
 @pytest.mark.parametrize("compute_type", ["f32", "tf32"])
