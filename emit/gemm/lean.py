@@ -48,7 +48,7 @@ from ucutlass.emit.gemm.lean_split import BLOCKS, GROUP, VECTOR, Split, split_b,
 from ucutlass.emit.gemm.sm90_epilogue import extent
 from ucutlass.emit.parts import Lean, NotServed
 from ucutlass.ir.elements import F32, TF32
-from ucutlass.kernels.access import Access, Store
+from ucutlass.kernels.access import Access, Reduction, Store
 from ucutlass.kernels.gemm.plan import (
     F32_CHAIN,
     REGISTER_MATHS,
@@ -117,6 +117,7 @@ class LeanLayout:
     combines: tuple[PartialReduction, ...]
     reads_coordinates: bool
     call: str
+    two_batches: bool
 
     threads: int = 384
     shared_bytes: int = SHARED_BYTES
@@ -240,6 +241,7 @@ def _lean(plan: GemmPlan) -> Lean:
     operation = arithmetic(problem)
     layout = _layout(plan, problem, schedule, operation)
     mainloop, _, _ = gemm_sm90.WARPS[schedule.warps]
+    batches = [extent(mode) for mode in problem.batch]
     values = {
         "lean": layout,
         "schedule": schedule,
@@ -252,7 +254,8 @@ def _lean(plan: GemmPlan) -> Lean:
         "kernel_name": KERNEL_NAME,
         "rounded": ROUNDED,
         "extents": [extent(product) for product in (problem.m, problem.n, problem.k[0])],
-        "batch": extent(problem.batch[0]) if problem.batch else "1",
+        "batch": " * ".join(batches) or "1",
+        "batches": batches,
         "maps": _maps(layout, problem),
         "host": False,
     }
@@ -269,7 +272,9 @@ def _served(plan: GemmPlan) -> tuple[Sm90Schedule, GemmProblem]:
         raise NotServed("only TMA kernels for sm90a are built lean")
     refusals = {
         "k in several modes": len(problem.k) != 1,
-        "several batch modes": len(problem.batch) > 1,
+        "more than two batch modes": len(problem.batch) > 2,
+        "two batch modes in f32 or beside a reduction": len(problem.batch) == 2
+        and (problem.compute_type == F32 or any(isinstance(o, Reduction) for o in problem.outputs)),
         "accumulation in f16": problem.accumulate == "f16",
         f"compute type {problem.compute_type.name}, math {schedule.math}": problem.compute_type.name
         not in TYPES
@@ -463,6 +468,7 @@ def _layout(
         combines=reduced,
         reads_coordinates=operation.coordinates,
         call=call(operation, inputs),
+        two_batches=len(problem.batch) == 2,
     )
 
 
@@ -483,7 +489,7 @@ ptxas 13.0 keeps them, but for six bytes beside stream-K of 128 columns, outside
 @dataclass(frozen=True, slots=True)
 class TensorMap:
     """One TMA descriptor: its place in the parameters, its tensor's position, and as C++ the extents and
-    strides (in elements) of its inner, outer and batch mode; `box` has the elements of the first two."""
+    strides (in elements) of its inner, outer and batch modes; `box` has the elements of the first two."""
 
     place: str
     pointer: int
@@ -496,6 +502,8 @@ class TensorMap:
     batch_stride: str
     box: tuple[int, int]
     swizzle: int
+    second: str = "1"
+    second_stride: str = "0"
 
 
 _SWIZZLES: Mapping[int, int] = MappingProxyType({16: 0, 32: 1, 64: 2, 128: 3})
@@ -610,7 +618,12 @@ def tensor_map(
     box: tuple[int, int],
     width: int,
 ) -> TensorMap:
-    batched = access.batch[0] if access.batch else None
+    names = ("L0", "L1") if len(access.batch) == 2 else ("L",)
+    modes = [
+        ("1", "0") if stride is None else (name, extent(stride))
+        for name, stride in zip(names, access.batch, strict=False)
+    ]
+    (batch, batch_stride), (second, second_stride) = (*modes, ("1", "0"), ("1", "0"))[:2]
     return TensorMap(
         place=place,
         pointer=access.pointer,
@@ -618,9 +631,11 @@ def tensor_map(
         size=size,
         inner=extents[0],
         outer=extents[1],
-        batch="1" if batched is None else "L",
+        batch=batch,
         outer_stride=outer_stride,
-        batch_stride="0" if batched is None else extent(batched),
+        batch_stride=batch_stride,
         box=box,
         swizzle=_SWIZZLES[width],
+        second=second,
+        second_stride=second_stride,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ucutlass.emit.arithmetic import ArithmeticText
 from ucutlass.emit.functions import CPP
+from ucutlass.emit.gemm.lean_mainloop import batch_coordinates
 from ucutlass.emit.gemm.sm90_epilogue import element, extent
 from ucutlass.kernels.access import Access, Reduction
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, Sm90Schedule
@@ -40,18 +41,23 @@ class EpilogueTensor:
 
     @property
     def batch(self) -> str:
-        return "l" if self.access.batch and self.access.batch[0] is not None else "0"
+        return batch_coordinates(self.access)
 
     @property
-    def strides(self) -> tuple[str, str, str]:
-        """Along M, along N and from batch to batch as C++, in elements."""
-        batch = self.access.batch[0] if self.access.batch else None
-        m, n, per_batch = ("0" if s is None else extent(s) for s in (self.access.m, self.access.n, batch))
-        return m, n, per_batch
+    def strides(self) -> tuple[str, ...]:
+        """Along M, along N and from batch to batch of each batch mode as C++, in elements."""
+        batch = self.access.batch or (None,)
+        return tuple("0" if s is None else extent(s) for s in (self.access.m, self.access.n, *batch))
+
+    @property
+    def at_batch(self) -> str:
+        """Elements before those of the tile's batch."""
+        second = f" + l2 * params.{self.name}_l2" if len(self.access.batch) == 2 else ""
+        return f"l * params.{self.name}_l{second}"
 
     @property
     def base(self) -> str:
-        return f"params.{self.name} + l * params.{self.name}_l"
+        return f"params.{self.name} + {self.at_batch}"
 
     @property
     def stride(self) -> str:
@@ -108,7 +114,7 @@ def slots(
 
 def call(operation: ArithmeticText, inputs: list[EpilogueTensor]) -> str:
     """The arithmetic of one element as a C++ call: its coordinates, its accumulator, the operands."""
-    names = ["m", "n", *(["l"] * operation.batch)]
+    names = ["m", "n", *("l", "l2")[: operation.batch]]
     coordinates = names if operation.coordinates else ["0"] * len(names)
     values = []
     for slot, kind in zip(inputs, operation.inputs, strict=True):

@@ -189,8 +189,15 @@ def _operand(
         group_step=64 * row_step // 16,
         atom_step=64 * groups * row_step // 16,
         instruction_steps=tuple(step // 16 for step in steps),
-        batch="l" if access.batch and access.batch[0] is not None else "0",
+        batch=batch_coordinates(access),
     )
+
+
+def batch_coordinates(access: Access) -> str:
+    """Where a tile's batch lies in a tensor, along each of its batch modes."""
+    names = ("l", "l2") if len(access.batch) == 2 else ("l",)
+    at = ["0" if stride is None else name for name, stride in zip(names, access.batch, strict=False)]
+    return ", ".join(at) or "0"
 
 
 REST = "_rest"

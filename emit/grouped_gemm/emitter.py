@@ -84,6 +84,11 @@ class GroupedGemmLayout:
         return self.converts and bool(self.factors) and self.warp_groups == 2 and len(self.parts) == 2
 
     @property
+    def two_batches(self) -> bool:
+        """As a lean kernel's layout has it, with whose boxes these are moved."""
+        return False
+
+    @property
     def stores(self) -> tuple[EpilogueTensor, ...]:
         return self.boxes
 

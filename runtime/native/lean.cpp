@@ -181,16 +181,29 @@ extern "C" int32_t ucc_lean_prepare(ucc_lean::Kernel* kernel, ucc_lean::Device* 
   return 0;
 }
 
+static int32_t encode(void* map, int type, void* address, int rank, cuuint64_t const* extents, cuuint64_t const* strides,
+                      uint32_t box_inner, uint32_t box_outer, int swizzle) {
+  cuuint32_t const box[] = {box_inner, box_outer, 1, 1}, steps[] = {1, 1, 1, 1};
+  return code(driver().encode(static_cast<CUtensorMap*>(map), static_cast<CUtensorMapDataType>(type), rank, address,
+                              extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                              static_cast<CUtensorMapSwizzle>(swizzle), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+}
+
 extern "C" int32_t ucc_lean_encode(void* map, int type, void* address, int64_t inner, int64_t outer, int64_t batch,
                                    int64_t outer_bytes, int64_t batch_bytes, uint32_t box_inner, uint32_t box_outer,
                                    int swizzle) {
   cuuint64_t const extents[] = {cuuint64_t(inner), cuuint64_t(outer), cuuint64_t(batch)};
   cuuint64_t const strides[] = {cuuint64_t(outer_bytes), cuuint64_t(batch_bytes)};
-  cuuint32_t const box[] = {box_inner, box_outer, 1}, steps[] = {1, 1, 1};
-  return code(driver().encode(static_cast<CUtensorMap*>(map), static_cast<CUtensorMapDataType>(type), 3, address,
-                              extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                              static_cast<CUtensorMapSwizzle>(swizzle), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+  return encode(map, type, address, 3, extents, strides, box_inner, box_outer, swizzle);
+}
+
+extern "C" int32_t ucc_lean_encode_two(void* map, int type, void* address, int64_t inner, int64_t outer, int64_t batch,
+                                       int64_t second, int64_t outer_bytes, int64_t batch_bytes, int64_t second_bytes,
+                                       uint32_t box_inner, uint32_t box_outer, int swizzle) {
+  cuuint64_t const extents[] = {cuuint64_t(inner), cuuint64_t(outer), cuuint64_t(batch), cuuint64_t(second)};
+  cuuint64_t const strides[] = {cuuint64_t(outer_bytes), cuuint64_t(batch_bytes), cuuint64_t(second_bytes)};
+  return encode(map, type, address, 4, extents, strides, box_inner, box_outer, swizzle);
 }
 
 // --- tile schedulers --------------------------------------------------------------

@@ -61,6 +61,10 @@ extern "C" {
 int32_t ucc_lean_prepare(ucc_lean::Kernel* kernel, ucc_lean::Device* device);
 int32_t ucc_lean_encode(void* map, int type, void* address, int64_t inner, int64_t outer, int64_t batch,
                         int64_t outer_bytes, int64_t batch_bytes, uint32_t box_inner, uint32_t box_outer, int swizzle);
+// The same with a second batch mode.
+int32_t ucc_lean_encode_two(void* map, int type, void* address, int64_t inner, int64_t outer, int64_t batch,
+                            int64_t second, int64_t outer_bytes, int64_t batch_bytes, int64_t second_bytes,
+                            uint32_t box_inner, uint32_t box_outer, int swizzle);
 void ucc_lean_persistent(ucc_lean::Problem const& problem, void* scheduler, size_t size, uint32_t* grid);
 uint64_t ucc_lean_stream_k_bytes(ucc_lean::Problem const& problem);
 int32_t ucc_lean_stream_k(ucc_lean::Problem const& problem, void* scheduler, size_t size, uint32_t* grid,

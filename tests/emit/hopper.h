@@ -49,12 +49,12 @@ static_assert(sizeof(Barrier) == 8);
 inline void settle(Barrier& b) { ++changes; if (b.pending == 0 && b.tx == 0) { b.phase ^= 1; b.pending = b.count; } }
 inline Barrier& at(void const* p, int rank) { return *reinterpret_cast<Barrier*>(shared(rank) + offset(p)); }
 // --- TMA
-struct Map { int type, size; uint8_t* address; uint64_t extent[3], stride[3]; uint32_t box[3]; int swizzle; };
+struct Map { int type, size; uint8_t* address; uint64_t extent[4], stride[4]; uint32_t box[2]; int swizzle; };
 inline uint32_t swizzled(uint32_t a, int code) { return a ^ ((a >> 3) & (code == 3 ? 0x70 : code == 2 ? 0x30 : code == 1 ? 0x10 : 0)); }
 inline uint32_t tf32(uint32_t bits) { return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu; }
-void box(Map const& m, uint32_t to, int rank, int const (&c)[3], bool load);
+void box(Map const& m, uint32_t to, int rank, int const (&c)[4], bool load);
 inline Map const& map(void const* d) { return *static_cast<Map const*>(d); }
-void load(void const* d, void const* barrier, uint32_t mask, void* smem, int x, int y, int z);
+void load(void const* d, void const* barrier, uint32_t mask, void* smem, int x, int y, int z, int w = 0);
 CUresult encode(void* map, int type, cuuint32_t rank, void* address, cuuint64_t const* extents, cuuint64_t const* strides,
                        cuuint32_t const* box, cuuint32_t const*, int, int swizzle, int, int);
 // --- wgmma
@@ -147,8 +147,10 @@ inline void tma_store_fence() {}
 inline void tma_store_arrive() {}
 template <int N> void tma_store_wait() {}
 struct SM90_TMA_LOAD_3D { static void copy(void const* d, uint64_t* b, uint64_t, void* s, int x, int y, int z) { hopper::load(d, b, 1u << hopper::current->rank, s, x, y, z); } };
+struct SM90_TMA_LOAD_4D { static void copy(void const* d, uint64_t* b, uint64_t, void* s, int x, int y, int z, int w) { hopper::load(d, b, 1u << hopper::current->rank, s, x, y, z, w); } };
+struct SM90_TMA_LOAD_MULTICAST_4D { static void copy(void const* d, uint64_t* b, uint16_t mask, uint64_t, void* s, int x, int y, int z, int w) { hopper::load(d, b, mask, s, x, y, z, w); } };
 struct SM90_TMA_LOAD_MULTICAST_3D { static void copy(void const* d, uint64_t* b, uint16_t mask, uint64_t, void* s, int x, int y, int z) { hopper::load(d, b, mask, s, x, y, z); } };
-struct SM90_TMA_STORE_3D { static void copy(void const* d, void const* s, int x, int y, int z) { int const c[3] = {x, y, z}; hopper::box(hopper::map(d), hopper::offset(s), hopper::current->rank, c, false); } };
+struct SM90_TMA_STORE_3D { static void copy(void const* d, void const* s, int x, int y, int z) { int const c[4] = {x, y, z, 0}; hopper::box(hopper::map(d), hopper::offset(s), hopper::current->rank, c, false); } };
 }  // namespace cute
 namespace cutlass::arch {
 struct ClusterBarrier {

@@ -6,20 +6,20 @@ void meet(int key, int count) {
   if (++m.arrived == count) { m.arrived = 0; ++m.round; return; }
   while (m.round == round) yield();
 }
-void box(Map const& m, uint32_t to, int rank, int const (&c)[3], bool load) {
+void box(Map const& m, uint32_t to, int rank, int const (&c)[4], bool load) {
   for (uint32_t j = 0; j < m.box[1]; ++j) for (uint32_t i = 0; i < m.box[0]; ++i) {
-    int64_t const x = int64_t(c[0]) + i, y = int64_t(c[1]) + j, z = c[2];
-    bool const inside = x >= 0 && y >= 0 && z >= 0 && x < int64_t(m.extent[0]) && y < int64_t(m.extent[1]) && z < int64_t(m.extent[2]);
+    int64_t const x = int64_t(c[0]) + i, y = int64_t(c[1]) + j, z = c[2], w = c[3];
+    bool const inside = x >= 0 && y >= 0 && z >= 0 && x < int64_t(m.extent[0]) && y < int64_t(m.extent[1]) && z < int64_t(m.extent[2]) && w >= 0 && w < int64_t(m.extent[3]);
     uint8_t* const s = shared(rank) + swizzled(to + (j * m.box[0] + i) * m.size, m.swizzle);
-    uint8_t* const g = m.address + x * m.size + y * int64_t(m.stride[1]) + z * int64_t(m.stride[2]);
+    uint8_t* const g = m.address + x * m.size + y * int64_t(m.stride[1]) + z * int64_t(m.stride[2]) + w * int64_t(m.stride[3]);
     if (load) {
       if (inside) memcpy(s, g, m.size); else memset(s, 0, m.size);
       if (m.type == 11) { uint32_t w; memcpy(&w, s, 4); w = tf32(w); memcpy(s, &w, 4); }
     } else if (inside) memcpy(g, s, m.size);
   }
 }
-void load(void const* d, void const* barrier, uint32_t mask, void* smem, int x, int y, int z) {
-  Map const& m = map(d); ++epoch; int const c[3] = {x, y, z};
+void load(void const* d, void const* barrier, uint32_t mask, void* smem, int x, int y, int z, int w) {
+  Map const& m = map(d); ++epoch; int const c[4] = {x, y, z, w};
   if (offset(smem) % 128) fail("a TMA target is not at 128 bytes");
   if (x * m.size % 16) fail("a TMA load does not begin at 16 bytes of its innermost axis");
   for (int rank = 0; rank < int(memories.size()); ++rank) if (mask >> rank & 1) {
@@ -31,7 +31,9 @@ CUresult encode(void* map, int type, cuuint32_t rank, void* address, cuuint64_t 
                        cuuint32_t const* box, cuuint32_t const*, int, int swizzle, int, int) {
   static_assert(sizeof(Map) <= 128);
   Map m{}; m.type = type; m.size = type == 0 ? 1 : type == 1 ? 2 : 4; m.address = static_cast<uint8_t*>(address); m.swizzle = swizzle;
-  for (int i = 0; i < 3; ++i) { m.extent[i] = extents[i]; m.box[i] = box[i]; m.stride[i] = i ? strides[i - 1] : m.size; if (i && (m.stride[i] % 16 || box[i] > 256)) return CUDA_ERROR_INVALID_VALUE; }
+  for (auto& extent : m.extent) extent = 1;
+  m.box[0] = box[0]; m.box[1] = box[1];
+  for (int i = 0; i < int(rank); ++i) { m.extent[i] = extents[i]; m.stride[i] = i ? strides[i - 1] : m.size; if (i && (m.stride[i] % 16 || box[i] > 256)) return CUDA_ERROR_INVALID_VALUE; }
   int const width = int(box[0]) * m.size, widest = swizzle == 3 ? 128 : swizzle == 2 ? 64 : swizzle == 1 ? 32 : 256;
   if (uintptr_t(address) % 16 || width > widest || width % 16) return CUDA_ERROR_INVALID_VALUE;
   memcpy(map, &m, sizeof m); return CUDA_SUCCESS;

@@ -36,6 +36,7 @@ extern "C" {
 void set_up(Setup const* given) { setup = *given; }
 int32_t ucc_lean_prepare(ucc_lean::Kernel*, ucc_lean::Device* device) { return *device = {132, 132}, 0; }
 int32_t ucc_lean_encode(void*, int, void*, int64_t, int64_t, int64_t, int64_t, int64_t, uint32_t, uint32_t, int) { return 0; }
+int32_t ucc_lean_encode_two(void*, int, void*, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint32_t, uint32_t, int) { return 0; }
 void ucc_lean_persistent(ucc_lean::Problem const&, void*, size_t, uint32_t*) {}
 
 int32_t ucc_lean_launch(ucc_lean::Kernel*, uint32_t const*, void* params, void*) {

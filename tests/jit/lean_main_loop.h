@@ -120,6 +120,14 @@ int32_t ucc_lean_encode(void* map, int type, void* address, int64_t inner, int64
   cuuint32_t const box[] = {box_inner, box_outer, 1}, steps[] = {1, 1, 1};
   return hopper::encode(map, type, 3, address, extents, strides, box, steps, 0, swizzle, 0, 0);
 }
+int32_t ucc_lean_encode_two(void* map, int type, void* address, int64_t inner, int64_t outer, int64_t batch, int64_t second,
+                            int64_t outer_bytes, int64_t batch_bytes, int64_t second_bytes, uint32_t box_inner,
+                            uint32_t box_outer, int swizzle) {
+  cuuint64_t const extents[] = {cuuint64_t(inner), cuuint64_t(outer), cuuint64_t(batch), cuuint64_t(second)};
+  cuuint64_t const strides[] = {cuuint64_t(outer_bytes), cuuint64_t(batch_bytes), cuuint64_t(second_bytes)};
+  cuuint32_t const box[] = {box_inner, box_outer, 1, 1}, steps[] = {1, 1, 1, 1};
+  return hopper::encode(map, type, 4, address, extents, strides, box, steps, 0, swizzle, 0, 0);
+}
 static int64_t tiles_k;
 static uint32_t* locks;
 static int lock_count;

@@ -152,8 +152,8 @@ def test_an_operand_that_the_model_would_read_wrongly_is_seen() -> None:
 
 
 ENCODE = re.compile(
-    r"ucc_lean_encode\(\s*&params\.(\S+), (\d+), address\[(\d+)\], (\w+), (\w), (\w),\s*"
-    r"outer, \w > 1 \? batch : outer \* \w, (\d+), (\d+), (\d+)\)"
+    r"ucc_lean_encode(?:_two)?\(\s*&params\.(\S+), (\d+), address\[(\d+)\], (\w+), (\w), (\w+),[ \w,]*\s*"
+    r"outer, \w+ > 1 \? batch : [^;]*?, (\d+), (\d+), (\d+)\)"
 )
 
 
