@@ -6,9 +6,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -29,6 +31,7 @@ from ucutlass.kernels.gemm.plan import LaunchParameters, Sm90Schedule
 from ucutlass.kernels.gemm.problem import gemm_problem
 from ucutlass.kernels.grouped_gemm.plan import WgmmaSchedule
 from ucutlass.kernels.planned import Planned
+from ucutlass.kernels.reduction import planner as reduction_planner
 from ucutlass.reference import expect
 from ucutlass.runtime import isolation, verify
 from ucutlass.runtime.inputs import Distribution, generate
@@ -91,12 +94,19 @@ def plan(job: Job) -> tuple[frontend.Checked, ir.Kernel, Planned]:
     if job.warps is None:
         tensors = sum(isinstance(p.type, ir.TensorType) for p in kernel.params)
         aligned = [not job.shifted] * tensors + [True] * len(kernel.results)
-        return checked, kernel, frontend.plan_kernel(checked, kernel, sizes, ARCH, aligned=aligned).planned
+        with as_large():
+            planned = frontend.plan_kernel(checked, kernel, sizes, ARCH, aligned=aligned).planned
+        return checked, kernel, planned
     what = gemm_problem(frontend.pattern(checked, kernel), sizes)
     answer = planner.plan(what, sizes, ARCHES[ARCH], None, PartialSchedule(warps=job.warps))
     if isinstance(answer, Planned):
         return checked, kernel, answer
     raise ShownViolation("; ".join(f"{v.code} {v.message}" for v in answer))
+
+
+def as_large() -> AbstractContextManager[object]:
+    """Plans element-wise kernels of few elements as those of many, for which they stand."""
+    return mock.patch.multiple(reduction_planner, LEAST_THREADS=0, LEAST_STRADDLED=0)
 
 
 class ShownViolation(Exception):

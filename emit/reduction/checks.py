@@ -20,6 +20,8 @@ def filled(problem: ReductionProblem, schedule: ReductionSchedule) -> str:
     is no longer than they hold."""
     if schedule.straddle and is_flat(problem):
         return f"p.elements <= {MOST_STRADDLED}"
+    if schedule.short:
+        return f"p.rows <= {MOST_STRADDLED // schedule.vector}"
     if schedule.straddle and problem.columns and problem.vector is not None:
         short = f"{product(problem.modes[problem.vector])} <= {MOST_STRADDLED}"
         some = "p.columns > 0" if _relies(schedule) else ""

@@ -127,6 +127,7 @@ def _launch(kernel: Body) -> dict[str, object]:
         "block_threads": s.threads * s.rows,
         "blocks_per_sm": _blocks_per_sm(kernel, look_back),
         "cluster": s.cluster,
+        "overlaps": plan.overlaps,
         "grid": s.grid,
         "slot": SLOT,
         "counters": counters(plan),

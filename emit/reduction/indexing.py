@@ -33,6 +33,11 @@ class IndexText:
     def problem(self) -> ReductionProblem:
         return self.plan.problem
 
+    @property
+    def integer(self) -> str:
+        """The type of coordinates."""
+        return "int32_t" if self.plan.schedule.short else "int64_t"
+
     def totals(self) -> None:
         """Rows and columns in the units that threads count: vectors along the vector mode."""
         problem, fields = self.problem, self.writer.fields
@@ -89,7 +94,7 @@ class IndexText:
         if self.plan.schedule.transposed:
             return self._tile()
         if not self.problem.columns:
-            return ["int64_t const block = blockIdx.x;"]
+            return [f"{self.integer} const block = blockIdx.x;"]
         if self.plan.schedule.look_back:
             return self.look_back.start()
         return [
@@ -251,19 +256,20 @@ class IndexText:
         if count == 0:
             return []
         lines, rest = [], f"at{first}"
-        lines.append(f"int64_t {rest} = {index if valid == 'true' else f'{valid} ? {index} : 0'};")
+        wide = self.integer
+        lines.append(f"{wide} {rest} = {index if valid == 'true' else f'{valid} ? {index} : 0'};")
         for mode in reversed(range(first, first + count)):
             vector = self.plan.schedule.vector if mode == problem.vector else 1
             scale = f" * {vector}" if vector > 1 else ""
             if mode == first:
-                lines.append(f"[[maybe_unused]] int64_t const q{mode} = {rest}{scale};")
+                lines.append(f"[[maybe_unused]] {wide} const q{mode} = {rest}{scale};")
                 continue
             units = self._units(mode) if vector > 1 else product(problem.modes[mode])
             field = fields.add(f"div{mode}", "Divisor", f"Divisor(int({units}))")
             lines += [
                 f"int quotient{mode}, remainder{mode};",
                 f"{field}(quotient{mode}, remainder{mode}, int({rest}));",
-                f"[[maybe_unused]] int64_t const q{mode} = int64_t(remainder{mode}){scale};",
+                f"[[maybe_unused]] {wide} const q{mode} = {wide}(remainder{mode}){scale};",
                 f"{rest} = quotient{mode};",
             ]
         return lines
@@ -282,8 +288,8 @@ class IndexText:
             ]
         if not problem.columns:
             lines = [
-                "int64_t const row = (block * kItems + i) * kRows + threadIdx.x;",
-                "bool const ok = row < p.rows;",
+                f"{self.integer} const row = (block * kItems + i) * kRows + threadIdx.x;",
+                f"bool const ok = row < {self.integer}(p.rows);",
             ]
             if self.plan.flat:
                 return [*lines, *self._across_modes()]
@@ -345,12 +351,15 @@ class IndexText:
         return lines + self._coordinates("place", len(self.problem.rows), len(self.problem.columns), "ok")
 
     def _end(self, thread: str) -> list[str]:
-        """The coordinate of an element at a row's ends, which the first part of a row has beside its vectors."""
+        """The coordinate of an element at a row's ends, which the first part of a row has beside its vectors. Of an
+        element-wise kernel the last has them, whose last threads have no vectors, and wait for none."""
         vector = self.plan.schedule.vector
         column = f"place < head ? place : place + int64_t(p.columns) * {vector}"
+        alone = phases(self.problem) == 0 and not scans_of(self.problem)
+        part, own = ("chunks - 1", f"(kThreads - 1 - {thread})") if alone else ("0", thread)
         return [
-            f"int const place = i * kThreads + {thread};",
-            "bool const ok = chunk == 0 && place < int(p.ends);",
+            f"int const place = i * kThreads + {own};",
+            f"bool const ok = chunk == {part} && place < int(p.ends);",
             f"[[maybe_unused]] int64_t const q{self.problem.vector} = !ok ? 0 : {column};",
         ]
 

@@ -73,6 +73,8 @@ class Loader:
     def load(self, k: int, valid: str, names: LocalNames) -> list[str]:
         """raw<k> of the item at hand; `valid`: whether its coordinates are there."""
         source, plan, vector = self.problem.loads[k], self.plan, self.problem.vector
+        if plan.schedule.short:
+            valid = "true"  # items that are not there have the first one's coordinates
         if k in dict(plan.schedule.transposed):
             return [f"raw{k}[i] = read_tile_row(tile{k}, tile_row, tile_column);"]
         if (
@@ -173,7 +175,8 @@ class Loader:
         if self.plan.flat:
             names = {m: f"{'c' if m == vector else 'q'}{m}" for m in range(len(self.problem.rows))}
             return [f"[[maybe_unused]] int32_t const {name} = e{m}[v];" for m, name in names.items()]
-        return [] if vector is None else [f"[[maybe_unused]] int64_t const c{vector} = q{vector} + v;"]
+        wide = "int32_t" if self.plan.schedule.short else "int64_t"
+        return [] if vector is None else [f"[[maybe_unused]] {wide} const c{vector} = q{vector} + v;"]
 
     def _ids(self, ids: Sequence[int], names: LocalNames) -> list[str]:
         """The gathered coordinates of the element at hand."""

@@ -265,7 +265,8 @@ class Writer:
     # --- addresses
 
     def linear(self, at: LinearIndex, names: LocalNames) -> str:
-        wide = "int64_t({})" if self.plan.flat else "{}"  # there, coordinates have 32 bits
+        short = self.plan.flat or self.plan.schedule.short
+        wide = "int64_t({})" if short else "{}"  # there, coordinates have 32 bits
         terms = [names.at(m) if c == 1 else f"{wide.format(names.at(m))} * {c}" for m, c in at.terms]
         if at.offset != Fixed(0) or not terms:
             terms.append(self.fields.number(at.offset))
@@ -282,7 +283,9 @@ class Writer:
     ) -> list[str]:
         """Lines that leave the element's offset in `o`, and in `in` whether it is there."""
         # 64-bit products of the coordinates of each element would take most of a kernel's time.
-        fits = self.plan.flat and compact_modes(self.plan.problem, axes) is not None
+        fits = self.plan.schedule.short or (
+            self.plan.flat and compact_modes(self.plan.problem, axes) is not None
+        )
         index = "int32_t" if fits else "int64_t"
         lines = [f"{index} o = 0;", "[[maybe_unused]] bool in = true;"]
         for axis in axes:

@@ -32,7 +32,7 @@ def test_explain_in_json(ucc: Ucc) -> None:
 
 def test_emit_in_json_has_the_schedule_and_no_launch_parameters(ucc: Ucc) -> None:
     row = ucc("emit", EMBED, *SIZES, "--json").json
-    assert (row["schedule"], row["launch"]) == ("rows 128  vector 8  items 1  keep registers", {})
+    assert (row["schedule"], row["launch"]) == ("rows 256  vector 4  items 1  keep registers", {})
     assert row["sizes"] == {"V": 1000, "D": 512, "B": 2, "L": 100}
     code = [line for line in row["source"].splitlines() if not line.startswith("//")]
     assert any(f" {row['entry']}(" in line for line in code)

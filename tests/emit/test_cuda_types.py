@@ -15,6 +15,7 @@ import torch
 
 from tests.emit import emulator, plan_reference
 from tests.emit.harness import HOST_SHIM, SPECIAL, round_reference, samples
+from tests.emulated import as_large
 from ucutlass import frontend
 from ucutlass.backend import source_of, toolchain
 from ucutlass.emit.cuda_types import CUDA_TYPES, plain
@@ -74,10 +75,11 @@ def test_what_is_stored_is_rounded_as_the_reference_says(count: int, tmp_path: P
     """To nearest, ties to even; 8-bit floats and integers saturate; NaN stays or gives 0."""
     results = ", ".join(f"r_{e.name}: {e.name}[L]" for e in STORED)
     values = ", ".join(f"r_{e.name} = {e.name}(x)" for e in STORED)
-    source = emitted(
-        f"kernel k(x: f32[L]) -> ({results}, r_tf32: f32[L]) {{ return {values}, r_tf32 = f32(tf32(x)) }}",
-        L=count,
-    )
+    with as_large():
+        source = emitted(
+            f"kernel k(x: f32[L]) -> ({results}, r_tf32: f32[L]) {{ return {values}, r_tf32 = f32(tf32(x)) }}",
+            L=count,
+        )
     entry = emulator.build(replace(source, text=f"#include <cmath>\n{HOST_SHIM}{source.text}"), tmp_path)
     every = np.concatenate([SPECIAL, np.array(TIES, np.float32), -np.array(TIES, np.float32)])
     every = np.concatenate([every, samples(1, 4096)[0]])[: 4096 if count > 1 else 101]
@@ -137,7 +139,8 @@ def test_division_by_a_number_is_exact(tmp_path: Path) -> None:
 @needs_host
 def test_an_extent_that_leaves_nothing_to_divide_by_is_refused(tmp_path: Path) -> None:
     """Of three elements no vector of four is whole: the host must not divide by their number."""
-    source = emitted("kernel k(x: f32[A, L], y: f32[L, A]) -> f32[A, L] { return x + y }", A=8, L=64)
+    with as_large():
+        source = emitted("kernel k(x: f32[A, L], y: f32[L, A]) -> f32[A, L] { return x + y }", A=8, L=64)
     assert "Divisor(int((e[" in source.code
     entry = emulator.build(replace(source, text=f"#include <cmath>\n{HOST_SHIM}{source.text}"), tmp_path)
     tensors = [torch.zeros(1024) for _ in range(3)]

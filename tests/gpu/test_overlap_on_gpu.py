@@ -103,3 +103,37 @@ def test_so_is_one_in_a_graph(kernel: LoadedKernel, size: int) -> None:
         graph.replay()
         torch.cuda.synchronize()
         assert all(torch.equal(t, e) or e.isnan().any() for t, e in zip((x, r, out), expected, strict=True))
+
+
+SMALL = {
+    "element-wise": "kernel k(x: bf16[M, N], y: bf16[M, N]) -> bf16[M, N] { return x * 0.5 - y * 0.5 }",
+    "transposed": "kernel k(x: bf16[M, N], y: bf16[N, M]) -> bf16[M, N] { return x * 0.5 - y * 0.5 }",
+    "rows": "kernel k(x: bf16[M, N], y: bf16[M, N]) -> bf16[M, N] { return softmax[N](x) - y * 0.5 }",
+    "columns": "kernel k(x: bf16[M, N], y: bf16[M, N]) -> bf16[M, N] { return x * 0.5 - mean[M](y) }",
+}
+
+
+@pytest.mark.parametrize("size", (64, 328, 1536))
+@pytest.mark.parametrize("name", SMALL)
+def test_small_kernels_wait_for_one_another_and_for_products(name: str, size: int) -> None:
+    small = ucutlass.loads(SMALL[name])
+    product = ucutlass.loads("kernel p(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }")
+    torch.manual_seed(size)
+    start = [(torch.randn(size, size, device="cuda") / size**0.5).bfloat16() for _ in range(4)]
+
+    def chained(waits: bool) -> list[torch.Tensor]:
+        w, *ring = (t.clone() for t in start)
+        for i in range(STEPS):
+            x, y, out = (ring[(i + j) % 3] for j in range(3))
+            steps = ((small, x, y, out), (small, out, x, y), (product, y, w, x), (small, x, out, y))
+            for launched, first, second, result in steps[: 3 + i % 2]:
+                launched(first, second, out=result)
+                if waits:
+                    torch.cuda.synchronize()
+        torch.cuda.synchronize()
+        return ring
+
+    expected = chained(waits=True)
+    assert all(t.isfinite().all() for t in expected)
+    for _ in range(4):
+        assert all(torch.equal(a, b) for a, b in zip(chained(waits=False), expected, strict=True))

@@ -268,11 +268,11 @@ def _refusal(text: str) -> Diagnostic:
 
 
 def test_a_schedule_is_foreign_to_it() -> None:
-    text = "kernel k(x: f32[L]) -> f32[L] { return relu(x)  schedule sm90a { swizzle 2 } }"
+    text = "kernel k(x: f32[L=1048576]) -> f32[L=1048576] { return relu(x)  schedule sm90a { swizzle 2 } }"
     checked = frontend.read_text(text)
     (found,) = frontend.check_schedules(checked, frontend.kernel(checked))
     assert found.code == "UC0439" and "`swizzle 2`" in found.message
-    assert found.hint is not None and "nearest legal schedule: rows 128  vector 4" in found.hint
+    assert found.hint is not None and "nearest legal schedule: rows 256  vector 4" in found.hint
 
 
 def test_vectors_longer_than_a_scanned_row_are_refused() -> None:

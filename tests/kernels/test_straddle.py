@@ -67,7 +67,7 @@ def test_vectors_wider_than_rows_allow_straddle_their_ends(
         (POOL, {"B": 640, "H": 512, "W": 512}, (4, 1, 4, 1)),
         (SCALED, {"B": 64, "C": 64, "P": 16129}, (8, 256, 2, 1)),
         (SCALED.replace("bf16", "f32"), {"B": 64, "C": 64, "P": 1001}, (4, 256, 1, 1)),
-        (SCALED, {"B": 64, "C": 64, "P": 33}, (8, 1, 1, 1)),
+        (SCALED, {"B": 64, "C": 64, "P": 35}, (8, 1, 1, 1)),
     ],
 )
 def test_vectors_straddle_where_single_elements_are_slower(
@@ -138,7 +138,7 @@ CASES = {
         "vector 8  threads 32  items 1  split_k 3  keep reread",
         {"B": 2, "C": 3, "P": 1077},
     ),
-    "one line": (SUM, "", {"A": 77, "B": 33}),
+    "one line": (SUM, "vector 4", {"A": 77, "B": 33}),
     "scaled lines": (SCALED, "vector 8", {"B": 3, "C": 5, "P": 77}),
     "short lines": (SCALED, "vector 8", {"B": 3, "C": 7, "P": 3}),
     "product": (PRODUCT, "vector 8", {"T": 9, "D": 21}),

@@ -325,7 +325,7 @@ _REDUCTIONS = (
         "misaligned tensors served", "pointwise", "fault",
         *((f"if (reinterpret_cast<uintptr_t>(p.t{i}) % 16 != 0) return 1;", "") for i in range(3)),
     ),
-    _wrong("beyond a tail", "pointwise", "threads past the last vector go on", ("bool const ok = row < p.rows;", "bool const ok = true;")),
+    _wrong("beyond a tail", "pointwise", "threads past the last vector go on", ("bool const ok = row < int32_t(p.rows);", "bool const ok = true;")),
     _wrong("an ignored tail", "pointwise", "blocks are counted with the floor", ("ceil_div(p.rows, 256)", "p.rows / 256")),
     _wrong(
         "an approximate gelu", "pointwise", "by a sigmoid",

@@ -20,6 +20,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from ucutlass.ir.elements import Element
 from ucutlass.ir.extents import Extent, Fixed
+from ucutlass.ir.hardware import ARCHES
 from ucutlass.kernels.access import Product
 from ucutlass.kernels.arithmetic import Compute, ExtentValue, HostScalar, LiteralValue, Round, ScalarKind
 
@@ -248,6 +249,8 @@ class ReductionSchedule:
 
     `applied`: a value of one load's elements takes their place in registers (`plan_applied.py`).
 
+    `short`: coordinates and offsets of an element-wise kernel have 32 bits.
+
     `stages`: more than one line of rows, a vector of each thread, lies in a ring in shared memory, which bulk copies
     fill; then blocks stay for the whole launch, and an SM is to hold so many `blocks`. `resident`: their parts of what is
     the same for all rows stay in shared memory too. `grid` of them share a row then, wherever they run, and meet through
@@ -275,6 +278,7 @@ class ReductionSchedule:
     grid: int = 1
     straddle: bool = False
     ahead: bool = False
+    short: bool = False
 
     @property
     def sharers(self) -> int:
@@ -302,6 +306,13 @@ class ReductionPlan:
     def flat(self) -> bool:
         """Whether vectors are of an element-wise kernel's results as they lie in memory, across all modes."""
         return self.schedule.straddle and is_flat(self.problem)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a launch begins while the one before ends, for which it waits before it reads or writes: most of what a
+        small kernel takes is its launch. None of those that a memset precedes, or whose blocks stay for the launch."""
+        s = self.schedule
+        return ARCHES[self.arch].wgmma and s.sharers == 1 and s.stages == 1 and not s.look_back
 
     @property
     def shares(self) -> bool:

@@ -25,6 +25,7 @@ from ucutlass.kernels.reduction.plan import (
     RowScan,
     contiguous_along,
     is_flat,
+    lies_flat,
     phases,
     scans_of,
 )
@@ -36,6 +37,15 @@ from ucutlass.kernels.reduction.plan_straddle import (
     starts,
     straddling_vector,
     whole_vectors,
+)
+from ucutlass.kernels.reduction.planner_elementwise import (
+    HELD,
+    LEAST_STRADDLED,
+    LEAST_THREADS,
+    THREADS,
+    is_short,
+    items_of,
+    lines_of,
 )
 from ucutlass.kernels.reduction.problem import alignment, reduction_problem
 from ucutlass.kernels.reduction.rules import (
@@ -57,9 +67,6 @@ from ucutlass.kernels.violation import Violation, foreign_to
 Transpose: TypeAlias = tuple[int, tuple[tuple[int, int], ...], int]
 """The mode along which loads lie side by side that is not the vector's, with those loads and how many of
 their elements make a word, and the side of a tile along it."""
-
-THREADS = 256
-"""Threads of a block where nothing asks for more: eight blocks fill an SM."""
 
 REGISTER_BUDGETS: tuple[tuple[int, int, int], ...] = (
     (32, 256, 1),
@@ -131,10 +138,6 @@ LEAST_GROUPS, BUSY = 3, 0.9
 PICKING = ((128, MOST_THREADS, 1), *REGISTER_BUDGETS[3:6])
 """The register budgets of argmax and argmin, whose meeting costs each warp more than its elements do."""
 
-HELD = 128
-"""Bytes of a row that a thread keeps in registers at most, but in the last of REGISTER_BUDGETS: 32 of its registers,
-besides what it computes with."""
-
 NARROW, WORD = 16, 4
 """Vectors of a line of a narrow block, and bytes of each: two sectors."""
 
@@ -147,14 +150,15 @@ NARROW_TILE, NARROW_THREADS, FEW_TILES = 16, 128, 4
 H100 a sum of 178 x 496 x 2471 bf16 with a transpose takes 488 us so, and 525 by square ones, a transpose of 49 x 323 x 96 f32
 6.0 and 6.3 (`benchmarks.pointwise`)."""
 
+TILE_THREADS, TILE_VECTOR = 512, 8
+"""Threads of a square tile of 16-bit elements, each of which has one vector of it, where nothing else is read: on an H200 a
+transpose of 10,208 x 248 x 64 bf16 takes 178 us so, and 202 by 256, but a sum with one of 41 x 32 x 2304 7.1 and 6.6
+(`benchmarks.pointwise`)."""
+
 GATHERED = 160
 """Elements of a line of results up to which what lies across them is gathered where vectors do not divide lines, since the
 sectors of a line's elements stay in the L1 for the next: on an H100 a transpose to lines of 129 f32 takes 209 us so, and 242 by
 tiles, a sum with one to lines of 333 bf16 210, and 152 by tiles (`benchmarks.pointwise`)."""
-
-SMALL_THREADS, FULL_SM = 128, 2048
-"""Threads of a block of an element-wise kernel that one wave of blocks holds, and of an SM: on an H100 a sum of f32 and bf16 of
-17,920 takes 1.3 us so, and 1.7 by 256, a transpose of 13 x 8 x 631 f32 2.1, and 2.4 (`benchmarks.pointwise`)."""
 
 STRADDLED_COLUMNS = 48
 """Elements of a row, or of a line of an element-wise kernel, from which vectors need not divide it."""
@@ -167,13 +171,6 @@ LEAST_ROW, ROW_HELD, ROW_OVERHEAD = 64, 96, 1.2
 """Vectors of a row from which whole warps share it; bytes of it that a thread keeps at most where more threads could; what
 a thread does once a row, in vectors: a softmax of 2050 bf16 takes 121 us by 64 threads on an H200, 133 by 128 and 178 by
 256 (`benchmarks.rows`)."""
-
-MOST_PARTS = 2**15
-"""Blocks of a line at most, along a side of the grid that has fewer."""
-
-_FLIGHT = 4
-"""Vectors that a thread of an element-wise kernel has in flight: 64 KiB an SM, about twice what DRAM's
-latency asks for."""
 
 
 def plan_reduction(
@@ -188,7 +185,10 @@ def plan_reduction(
     if foreign := foreign_to(request, VARIANTS, "a kernel without dot"):
         return (foreign,)
     wants_tile = request.keep == "shared"
-    problem = _of_lines(reduction_problem(pattern, sizes, aligned), sizes, aligned, device, wants_tile)
+    wants_lines = any(field is not None for field in (request.threads, request.split_k, request.keep))
+    problem = reduction_problem(pattern, sizes, aligned)
+    if wants_lines or measure(problem, sizes).rows > vector_of(problem, sizes) * LEAST_STRADDLED * device.sms:
+        problem = _of_lines(problem, sizes, aligned, device, wants_tile)
     extent = measure(problem, sizes)
     transpose = _transpose(problem, sizes, aligned, device, wants_tile)
     straddled_elements = extent.rows if is_flat(problem) else extent.columns
@@ -215,6 +215,7 @@ def plan_reduction(
     schedule = replace(schedule, full=_full(problem, extent, sizes, schedule))
     schedule = replace(schedule, dense=not schedule.full and _dense(case, schedule))
     schedule = replace(schedule, applied=_applies(problem, schedule))
+    schedule = replace(schedule, short=is_short(problem, extent, schedule))
     schedule = replace(schedule, retain=_retain(problem, extent, schedule, device))
     schedule = replace(schedule, resident=_resident(problem, schedule, arch))
     if too_large := broken(LAUNCH_RULES, ReductionCandidate(case, schedule, request)):
@@ -270,13 +271,16 @@ def schedule_of(
     if not problem.columns:
         if transpose is not None:
             across, loads, tile = transpose
-            threads = THREADS if tile == TILE else NARROW_THREADS
+            alone = vector == TILE_VECTOR and len(loads) == len(problem.loads)
+            threads = NARROW_THREADS if tile != TILE else TILE_THREADS if alone else THREADS
             items = TILE * tile // vector // threads
             return ReductionSchedule(vector, 1, threads, items, "registers", 1, across, loads, tile)
         # Of bf16 that become f32, vectors of 8 take 1.07 times as long as of 4: half of each sector at a time.
         vector = min(vector, max(1, PACK_BYTES // max(o.elem.bytes for o in problem.outputs)))
-        items = _items(problem, extent, vector, device)
-        return ReductionSchedule(vector, 1, _block_threads(extent, vector, device), items, "registers")
+        while vector > 1 and extent.rows < vector * LEAST_THREADS * device.sms:
+            vector //= 2
+        items = items_of(problem, extent, vector, device)
+        return ReductionSchedule(vector, 1, THREADS, items, "registers")
     if problem.across:
         return _across(VectorRows(problem, extent, vector, arch, device))
     return _down(problem, extent, vector, device)
@@ -297,41 +301,30 @@ def _straddled(
     they were not measured to beat those."""
     narrow = _narrowest(problem)
     if is_flat(problem):
-        if widest * max(o.elem.bytes for o in problem.outputs) > WORD:
+        if (
+            widest * max(o.elem.bytes for o in problem.outputs) > WORD
+            or extent.rows <= widest * LEAST_STRADDLED * device.sms
+        ):
             return None
-        return ReductionSchedule(vector, 1, _block_threads(extent, vector, device), 1, "registers")
+        axes = [load.axes for load in problem.loads]
+        apart = all(contiguous_along(a, problem.vector) and not lies_flat(problem, a) for a in axes)
+        items = items_of(problem, extent, vector, device, scattered=True) if apart and axes else 1
+        return ReductionSchedule(vector, 1, THREADS, items, "registers")
     if not problem.columns:
         assert problem.vector is not None
         line = math.prod(sizes[i] for i in problem.modes[problem.vector])
         lines = STRADDLED_COLUMNS <= line <= MOST_STRADDLED and reads_vectors(problem)
         if widest > 1 or narrow < WORD or not lines:
             return None
-        return ReductionSchedule(vector, 1, THREADS, _items(problem, extent, vector, device), "registers")
+        return ReductionSchedule(vector, 1, THREADS, items_of(problem, extent, vector, device), "registers")
     if narrow < WORD // 2 or extent.columns < STRADDLED_COLUMNS:
         return None
     whole = replace(extent, columns=whole_vectors(problem, extent.columns, vector) * vector)
     if phases(problem) == 0:
-        return _lines(problem, extent.rows, whole.columns // vector, vector, device)
+        return lines_of(problem, extent.rows, whole.columns // vector, vector, device)
     if not arch.wgmma:
         return None
     return _across(VectorRows(problem, whole, vector, arch, device, straddle=True))
-
-
-def _lines(
-    problem: ReductionProblem, rows: int, vectors: int, vector: int, device: Device
-) -> ReductionSchedule:
-    """Lines of an element-wise problem: a block takes so many vectors of one as its threads have in flight, or several;
-    fewer where blocks would not fill the GPU."""
-    threads = min(THREADS, power(max(1, vectors)))
-    most = max(1, min(_FLIGHT, HELD // moved_bytes(problem, vector)))
-    each = max(1, math.ceil(vectors / threads))
-    while most > 1 and rows * threads * math.ceil(each / most) < device.sms * FULL_SM:
-        most //= 2
-    parts = math.ceil(each / most)
-    items = math.ceil(each / parts)
-    if parts == 1:
-        return ReductionSchedule(vector, threads, THREADS // threads, items, "registers")
-    return ReductionSchedule(vector, threads, THREADS // threads, items, "reread", min(parts, MOST_PARTS))
 
 
 def _retain(problem: ReductionProblem, extent: Extent, s: ReductionSchedule, device: Device) -> bool:
@@ -440,28 +433,6 @@ def _transpose(
             few = elements < FEW_TILES * device.sms * TILE * TILE
             return mode, tuple(modes), NARROW_TILE if single or few else TILE
     return None
-
-
-def _block_threads(extent: Extent, vector: int, device: Device) -> int:
-    """Threads of a block of an element-wise kernel."""
-    return SMALL_THREADS if extent.rows <= vector * device.sms * FULL_SM else THREADS
-
-
-def _items(problem: ReductionProblem, extent: Extent, vector: int, device: Device) -> int:
-    """Vectors a thread takes: one where every load is a vector of 16 bytes or one element, as a GELU of 9 M f32 takes 19.5 us so
-    on an H200 and 20.7 by 4, a ReLU of 1.26 G 2354 and 2426; more of shorter vectors: a bias over lines of 6 bf16 takes 102 us by
-    two of 4 bytes on an H100 and 128 by one (`benchmarks.pointwise`). Few where few threads would be left."""
-    along = [x for x in problem.loads if problem.vector in {m for axis in x.axes for m, _ in axis.at.terms}]
-    threads = extent.rows // vector
-    held = max((x.elem.bytes for x in problem.loads), default=4) * vector * max(1, len(problem.loads))
-    most = HELD // max(1, held)
-    if not problem.windows and all(contiguous_along(x.axes, problem.vector) for x in along):
-        every: list[Load | ReductionOutput] = [*along, *problem.outputs]
-        most = PACK_BYTES // (vector * max(x.elem.bytes for x in every))
-    most = max(1, min(_FLIGHT, most))
-    while most > 1 and threads // most < device.sms * FULL_SM:
-        most //= 2
-    return most
 
 
 def _across(rows: VectorRows) -> ReductionSchedule:
