@@ -219,3 +219,9 @@ def test_small_tensors_do_not_say_along_what_elements_are_taken(given: str) -> N
     text = f"kernel k(x: f32[B, P, Q, K], {given}) -> f32[B, K, P, Q] {{ return (x - m) * v }}"
     schedule = planned(text, B=64, P=126, Q=126, K=128).schedule
     assert bool(schedule.transposed) == ("P" not in given)
+
+
+@pytest.mark.parametrize(("rows", "splits"), [(200, 11), (665, 7), (791, 6), (792, 1), (1100, 1)])
+def test_rows_that_would_leave_some_sms_one_more_are_shared(rows: int, splits: int) -> None:
+    text = "kernel k(x: f16[T, D], t: i64[T]) -> f32[T] { return logsumexp[D](x) - x[D = t] }"
+    assert planned(text, T=rows, D=201_792).schedule.splits == splits

@@ -107,6 +107,12 @@ that fill the GPU, and vectors that each has in flight: on an H200 a cross entro
 512 threads, one of 101,208 73 and 76, one of 32,000 f16 69 and 74 by the registers of 1024 threads; one of 200 rows of
 262,144 bf16 29 by 11 blocks of 256 threads a row (`benchmarks.rows`)."""
 
+FEW_STREAMED, LONG_STREAMED = 6, 20
+"""Rows for each SM below which blocks share such a row of 16-bit elements, and chunks of it from which they do, since of whole
+ones some SMs would have one more than others: on an
+H200 a cross entropy of 665 rows of 201,792 f16 takes 69 us by 8 blocks a row and 82 by one, of 720 of 186,000 bf16 69 and 90, but
+of 1100 of 122,000 f16 69 and 68."""
+
 VALUE_ITEMS = 9
 """Vectors of 16-bit elements that a thread of 256 at most keeps of a row of whose exponentials a value is left, where it does
 not stream: a cross entropy of 16,512 bf16 takes 64 us so on an H200, 86 by 512 threads, and 70 by streaming; one of 2028 f16 64 by 32 threads
@@ -532,7 +538,11 @@ def _streamed(rows: VectorRows) -> ReductionSchedule | None:
     fills = extent.rows >= 2 * rows.device.sms
     long = not exponentials and not rows.straddle and vectors >= held and fills
     threads = LONG_THREADS if long else STREAMED_THREADS
-    splits = _splits(extent.rows, math.ceil(vectors / (threads * STREAMED_ITEMS)), 16, rows.device)
+    chunks = math.ceil(vectors / (threads * STREAMED_ITEMS))
+    splits = _splits(extent.rows, chunks, 16, rows.device)
+    few = fills and extent.rows < FEW_STREAMED * rows.device.sms and chunks >= LONG_STREAMED
+    if exponentials and few and not words:
+        splits = max(1, min(chunks // 2, math.ceil(32 * rows.device.sms / extent.rows)))
     return ReductionSchedule(vector, threads, 1, STREAMED_ITEMS, "reread", splits)
 
 
