@@ -28,6 +28,7 @@ from benchmarks.product_cases import MOST_OPERATIONS
 from benchmarks.quack_launches import launch_of
 from benchmarks.rows import TEXTS, TWINS
 from ucutlass.diagnostics import ProgramError
+from ucutlass.pipeline.pricing import pays
 from ucutlass.runtime.timing import compare, sets_for
 
 ROW_SECONDS = 120.0
@@ -102,12 +103,14 @@ def drawn(count: int, seed: int) -> list[Problem]:
 
 
 def launches(problem: Problem) -> int:
-    """Returns with how many kernels the problem's program is served."""
+    """Returns with how many kernels the problem's program is served: one where the estimates say that it pays, as the
+    importer and `ucc fuse` ask."""
     try:
-        harness.planned(problem.whole, problem.sizes)
+        whole = harness.planned(problem.whole, problem.sizes)[2].seconds
     except ProgramError:
         return 2
-    return 1
+    parts = ((problem.product, problem.sizes), (problem.normed, {"T": problem.t, "D": problem.d}))
+    return 1 if pays([harness.planned(*part)[2].seconds for part in parts], [whole]) else 2
 
 
 def case_of(problem: Problem) -> Case:

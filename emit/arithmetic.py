@@ -42,9 +42,11 @@ from ucutlass.kernels.arithmetic import (
     ExtentValue,
     HostScalar,
     Instruction,
+    KeptValue,
     LiteralValue,
     LoadSlot,
     Round,
+    RowStatistic,
     ScalarKind,
 )
 from ucutlass.kernels.gemm.plan import GemmProblem
@@ -80,6 +82,8 @@ class ArithmeticText:
     outputs: tuple[ScalarKind, ...]
     batch: int
     coordinates: bool
+    statistics: tuple[str, ...] = ()
+    keeps: bool = False
 
     @property
     def text(self) -> str:
@@ -92,11 +96,13 @@ class ArithmeticText:
     def call(
         self, params: str, coordinates: Sequence[str], acc: str, inputs: Sequence[str], outputs: Sequence[str]
     ) -> str:
-        """A call as an expression; `coordinates` are m, n and every batch coordinate.
+        """A call as an expression; `coordinates` are m, n and every batch coordinate. The arguments of row statistics
+        stand behind `outputs`.
 
         Raises ValueError where a list has another length than the problem's.
         """
-        counts = (2 + self.batch, len(self.inputs), len(self.outputs))
+        behind = len(row_arguments(self.statistics, self.keeps))
+        counts = (2 + self.batch, len(self.inputs), len(self.outputs) + behind)
         if (len(coordinates), len(inputs), len(outputs)) != counts:
             raise ValueError(
                 f"ucc_arithmetic takes {counts[0]} coordinates, {counts[1]} inputs and {counts[2]} outputs, "
@@ -134,6 +140,7 @@ def arithmetic(problem: GemmProblem, accumulators: int = 1) -> ArithmeticText:
     writer = _Writer(problem, params, tolerant)
     lines = [line for i in live if (line := writer.statement(i))]
     lines += [writer.result(j) for j in range(len(problem.outputs))]
+    lines += writer.statistics()
     uses = tuple(writer.use(i) for i in live if isinstance(problem.arithmetic.instructions[i], Compute))
     require_definitions(lines)
     body = "\n".join(lines)
@@ -147,6 +154,8 @@ def arithmetic(problem: GemmProblem, accumulators: int = 1) -> ArithmeticText:
         accumulator=kind_of(problem.compute_type),
         inputs=tuple(kind_of(access.elem) for access in problem.inputs),
         outputs=tuple(taken(output) for output in problem.outputs),
+        statistics=tuple(s.op for s in problem.arithmetic.statistics),
+        keeps=problem.arithmetic.kept is not None,
         batch=len(problem.batch),
         coordinates=any(isinstance(problem.arithmetic.instructions[i], CoordinateValue) for i in live),
     )
@@ -156,12 +165,26 @@ _ACCUMULATED = ("acc", "acc1")
 """Names of the dots' values, by `Accumulator.index`."""
 
 
+def row_arguments(statistics: Sequence[object], keeps: bool) -> list[tuple[str, str]]:
+    """Types and names of what the arithmetic takes and gives for row statistics, behind its other arguments."""
+    return [
+        *(("float", f"row{i}") for i in range(len(statistics))),
+        *((("float", "kept"),) if keeps else ()),
+        *(("float&", f"term{i}") for i in range(len(statistics))),
+        *((("float&", "keep"),) if keeps else ()),
+    ]
+
+
 def _signature(problem: GemmProblem, accumulators: int) -> str:
     point = ["int m", "int n", *(f"int b{i}" for i in range(len(problem.batch)))]
     inputs = [f"{CPP[kind_of(a.elem)]} in{i}" for i, a in enumerate(problem.inputs)]
     outputs = [f"{CPP[taken(o)]}& out{j}" for j, o in enumerate(problem.outputs)]
     sums = [f"{CPP[kind_of(problem.compute_type)]} {_ACCUMULATED[i]}" for i in range(accumulators)]
-    groups = [["ArithmeticParams const& p"], point, sums, inputs, outputs]
+    rows = [
+        f"{cpp} {name}"
+        for cpp, name in row_arguments(problem.arithmetic.statistics, problem.arithmetic.kept is not None)
+    ]
+    groups = [["ArithmeticParams const& p"], point, sums, inputs, outputs, rows]
     return ",\n    ".join(", ".join(group) for group in groups if group)
 
 
@@ -180,7 +203,9 @@ def _arguments(instruction: Instruction) -> tuple[int, ...]:
 
 def _live(program: Arithmetic) -> tuple[int, ...]:
     """The instructions that some output depends on, in order."""
-    needed = set(program.results)
+    needed = {*program.results, *(s.term for s in program.statistics)}
+    if program.kept is not None:
+        needed.add(program.kept)
     for i in reversed(range(len(program.instructions))):
         if i in needed:
             needed.update(_arguments(program.instructions[i]))
@@ -318,6 +343,12 @@ class _Writer:
             return f"  out{j} = {convert(value, kind, to)};  // stored as {elem.name}"
         return f"  out{j} = {rounded(value, kind, elem)};  // stored as {elem.name}"
 
+    def statistics(self) -> list[str]:
+        """The lines that set the terms of statistics, and what is kept."""
+        program = self.problem.arithmetic
+        lines = [f"  term{i} = {self._operand(s.term)};" for i, s in enumerate(program.statistics)]
+        return lines if program.kept is None else [*lines, f"  keep = {self._operand(program.kept)};"]
+
     def use(self, i: int) -> Use:
         """The function of Compute i with the kind in which it computes."""
         instruction = self.problem.arithmetic.instructions[i]
@@ -349,6 +380,10 @@ class _Writer:
                 return convert(_ACCUMULATED[index], kind_of(self.problem.compute_type), kind)
             case LoadSlot(slot, kind):
                 return convert(f"in{slot}", kind_of(self.problem.inputs[slot].elem), kind)
+            case RowStatistic(index):
+                return f"row{index}"
+            case KeptValue():
+                return "kept"
             case HostScalar():
                 return f"p.scalar{self.params.scalars.index(instruction)}"
             case ExtentValue():

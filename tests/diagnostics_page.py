@@ -129,6 +129,11 @@ RULED = {
         "  return sum[N](dot[K](x, w))\n  schedule sm90a { warps cooperative  split_k 2  partials cluster }\n}\n",
         "M=512,N=512,K=4096",
     ),
+    "UC0435": Case(
+        "kernel k(x: bf16[M, K], w: bf16[N, K]) -> f32[M, N] {\n"
+        "  return softmax[N](dot[K](x, w))\n  schedule sm90a { tile 128x128x64  cluster 1x2 }\n}\n",
+        "M=512,N=512,K=512",
+    ),
     "UC0440": gemm("warps multistage  tile 128x128x16"),
     "UC0441": gemm("warps multistage  tile 128x128x32  warp_tile 48x64"),
     "UC0442": gemm("warps multistage  tile 192x64x32  warp_tile 64x64"),

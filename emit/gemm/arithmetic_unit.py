@@ -7,7 +7,7 @@ function's parameters, and whether it reads coordinates, belong to the skeleton,
 
 from __future__ import annotations
 
-from ucutlass.emit.arithmetic import ArithmeticText
+from ucutlass.emit.arithmetic import ArithmeticText, row_arguments
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.text import render
 from ucutlass.ir.elements import ELEMENTS, F32
@@ -45,4 +45,5 @@ def _signature(operation: ArithmeticText) -> list[tuple[str, str]]:
         (CPP[operation.accumulator], "acc"),
         *((CPP[kind], f"in{i}") for i, kind in enumerate(operation.inputs)),
         *((f"{CPP[kind]}&", f"out{j}") for j, kind in enumerate(operation.outputs)),
+        *row_arguments(operation.statistics, operation.keeps),
     ]

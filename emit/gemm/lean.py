@@ -17,7 +17,17 @@ from ucutlass.emit import text
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.gemm import sm90 as gemm_sm90
 from ucutlass.emit.gemm.arithmetic_unit import KERNEL_NAME, ROUNDED, arithmetic_text, declaration
-from ucutlass.emit.gemm.lean_epilogue import EpilogueTensor, StoredResult, call, slots, stored_results
+from ucutlass.emit.gemm.lean_epilogue import (
+    KEEP,
+    EpilogueTensor,
+    RowExchange,
+    StoredResult,
+    call,
+    row_exchanges,
+    slots,
+    stored_results,
+    unused_results,
+)
 from ucutlass.emit.gemm.lean_f16 import LINE as F16_LINE
 from ucutlass.emit.gemm.lean_f16 import ROWS as F16_ROWS
 from ucutlass.emit.gemm.lean_f16 import VECTOR as F16_VECTOR
@@ -118,6 +128,10 @@ class LeanLayout:
     reads_coordinates: bool
     call: str
     two_batches: bool
+    statistics: tuple[RowExchange, ...]
+    keeps: bool
+    keeping_call: str
+    unused_results: tuple[str, ...]
 
     threads: int = 384
     shared_bytes: int = SHARED_BYTES
@@ -467,8 +481,12 @@ def _layout(
         outputs=stored_results(outputs, operation),
         combines=reduced,
         reads_coordinates=operation.coordinates,
-        call=call(operation, inputs),
         two_batches=len(problem.batch) == 2,
+        call=call(operation, inputs, later=bool(operation.statistics)),
+        statistics=row_exchanges(operation, inputs),
+        keeps=operation.keeps,
+        keeping_call=call(operation, inputs, ready=0, target=KEEP),
+        unused_results=unused_results(operation),
     )
 
 

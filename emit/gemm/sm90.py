@@ -52,7 +52,9 @@ def is_lean_alone(plan: GemmPlan) -> bool:
     across K, and a K whose parts meet in a cluster."""
     schedule = plan.schedule
     return isinstance(schedule, Sm90Schedule) and (
-        lean_alone(plan.problem) or schedule.scheduler == "cluster_k"
+        lean_alone(plan.problem)
+        or schedule.scheduler == "cluster_k"
+        or bool(plan.problem.arithmetic.statistics)
     )
 
 

@@ -106,7 +106,7 @@ REFUSED: dict[str, str] = {
         params="x: bf16[M, K], w: bf16[N, K], u: bf16[N, K], v: bf16[N, K]",
     ),
     "UC0302": kernel("return dot[K](bf16(relu(x)), w)"),
-    "UC0303": kernel("d = dot[K](x, w)  return d - max[N](d)"),
+    "UC0303": kernel("d = dot[K](x, w)  return d - max[M, N](d)"),
     "UC0304": kernel("return dot[K](x, w) + r[M = M - 1]", params="x: bf16[M, K], w: bf16[N, K], r: f32[M]"),
     "UC0305": kernel(
         "return dot[K](x, w)",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ucutlass.ir.elements import Element
@@ -81,15 +83,66 @@ class Round:
     kind: ScalarKind
 
 
+@dataclass(frozen=True, slots=True)
+class RowStatistic:
+    """Statistic `index` of the element's row: its terms combined over the columns (`Arithmetic.statistics`). In the term of
+    the statistic behind it, where that is one of `PAIRED`, of the columns of the block alone."""
+
+    index: int
+    kind: ScalarKind
+
+
+@dataclass(frozen=True, slots=True)
+class KeptValue:
+    """What the kernel keeps of the element from its first pass over a tile: `Arithmetic.kept`."""
+
+    kind: ScalarKind
+
+
 Instruction: TypeAlias = (
-    Accumulator | LoadSlot | HostScalar | LiteralValue | ExtentValue | CoordinateValue | Compute | Round
+    Accumulator
+    | LoadSlot
+    | HostScalar
+    | LiteralValue
+    | ExtentValue
+    | CoordinateValue
+    | Compute
+    | Round
+    | RowStatistic
+    | KeptValue
 )
+
+
+StatisticOp: TypeAlias = Literal["sum", "mean", "max", "min", "variance", "exponentials", "softmax"]
+
+PAIRED: Mapping[StatisticOp, StatisticOp] = MappingProxyType(
+    {"variance": "mean", "exponentials": "max", "softmax": "max"}
+)
+"""Statistics that blocks take around their own value of the one before them, and then combine together with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """The values of instruction `term`, combined along a mode, over all of it.
+
+    The term of a "variance" is the square of the distance to the mean before it, that of "exponentials" the exponential
+    of the distance to the largest value before it, whose sum they are. "softmax" has the same term, leaves it in the place
+    of the accumulator, and is the factor by which it is then to be multiplied."""
+
+    op: StatisticOp
+    term: int
+    along: Literal["m", "n"]
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
     """A pure function of scalars in static single assignment: instruction i may use those
-    before it; `results[j]` is the instruction that output j receives. Never reads memory."""
+    before it; `results[j]` is the instruction that output j receives. Never reads memory.
+
+    The term of a statistic depends on statistics before it alone. `kept` is the instruction whose value takes the
+    accumulator's place once operands over M and N have been read; None where `KeptValue` is not used."""
 
     instructions: tuple[Instruction, ...]
     results: tuple[int, ...]
+    statistics: tuple[Statistic, ...] = ()
+    kept: int | None = None

@@ -4,7 +4,7 @@ its arithmetic (a pure function of scalars), kept apart from here on."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from ucutlass import ir
@@ -23,10 +23,14 @@ from ucutlass.kernels.arithmetic import (
     ExtentValue,
     HostScalar,
     Instruction,
+    KeptValue,
     LiteralValue,
     LoadSlot,
     Round,
+    RowStatistic,
     ScalarKind,
+    Statistic,
+    StatisticOp,
 )
 from ucutlass.kernels.instructions import ELEMENT, Instructions
 from ucutlass.kernels.refused import Refused
@@ -64,7 +68,9 @@ class EpilogueOutput:
 @dataclass(frozen=True, slots=True)
 class EpiloguePattern:
     """Inputs in slot order, with the value nodes that read them; outputs in result order. `others` are
-    further dots over the same names, whose values are accumulators beside `dot`'s."""
+    further dots over the same names, whose values are accumulators beside `dot`'s. `rows` are the names over
+    which the kernel reduces values that it goes on with, one or none; `kept` is the value below which no pass
+    but the first looks, `gate` a softmax below which nothing above it looks."""
 
     kernel: ir.Kernel
     dot: Summed
@@ -72,6 +78,9 @@ class EpiloguePattern:
     slots: dict[int, int]
     outputs: tuple[EpilogueOutput, ...]
     others: tuple[Summed, ...] = ()
+    rows: tuple[str, ...] = ()
+    kept: ir.Value | None = None
+    gate: ir.Softmax | None = None
 
 
 def epilogue(
@@ -81,14 +90,17 @@ def epilogue(
     loaded: tuple[str, ...],
     others: tuple[Summed, ...] = (),
     own: ir.Segment | None = None,
+    rows: tuple[tuple[str, ...], ...] = (),
 ) -> EpiloguePattern:
     """The access structure around a dot, and `others` over the same names. A tensor gathered by `own`, the
-    group of each row, is an operand over the groups. Raises Refused where it cannot be fused."""
+    group of each row, is an operand over the groups. The kernel may reduce over one of `rows` and go on with the
+    outcome. Raises Refused where it cannot be fused."""
     tensors = sum(isinstance(p.type, ir.TensorType) for p in kernel.params)
     outputs = tuple(
         _output(kernel, dot, result, tensors + i, stored, others) for i, result in enumerate(kernel.results)
     )
-    return around(kernel, dot, outputs, loaded, others, own)
+    pattern = around(kernel, dot, outputs, loaded, others, own, rows)
+    return with_statistics(pattern, rows) if rows else pattern
 
 
 def around(
@@ -98,13 +110,14 @@ def around(
     loaded: tuple[str, ...],
     others: tuple[Summed, ...] = (),
     own: ir.Segment | None = None,
+    rows: tuple[tuple[str, ...], ...] = (),
 ) -> EpiloguePattern:
     """The operands that outputs computed from a dot, and `others`, read besides. Raises Refused where one
     cannot be read at the element's own coordinates."""
     inputs: list[Operand] = []
     slots: dict[int, int] = {}
     for node in _above((dot, *others), outputs, own):
-        if any(node is root for root in (dot, *others)):
+        if any(node is root for root in (dot, *others)) or _is_statistic(node, dot, rows):
             continue
         input_ = _input(kernel, dot, node, loaded, own)
         if input_ is not None:
@@ -112,6 +125,77 @@ def around(
                 inputs.append(input_)
             slots[id(node)] = inputs.index(input_)
     return EpiloguePattern(kernel, dot, tuple(inputs), slots, outputs, others)
+
+
+def _is_statistic(node: ir.Value, dot: Summed, rows: tuple[tuple[str, ...], ...]) -> bool:
+    """Whether a node reduces what comes from the dot over the whole of one of `rows`, in floating point."""
+    if not isinstance(node, ir.Softmax) and not (isinstance(node, ir.Reduce) and node.op in _STATISTICS):
+        return False
+    whole = any(set(node.over) == set(names) for names in rows)
+    return whole and dot in list(walk(node.value)) and {node.elem.kind, dot.elem.kind} == {"float"}
+
+
+_STATISTICS = frozenset({"sum", "mean", "max", "min", "var", "logsumexp"})
+"""Reductions over a row with whose outcome the epilogue goes on."""
+
+
+def with_statistics(e: EpiloguePattern, rows: tuple[tuple[str, ...], ...]) -> EpiloguePattern:
+    """The pattern with the names of its statistics, if it has any. Raises Refused where no kernel serves them."""
+    nodes = list(walk(*(o.value for o in e.outputs), into=lambda n: () if n is e.dot else ir.children(n)))
+    statistics = [n for n in nodes if n is not e.dot and _is_statistic(n, e.dot, rows)]
+    if not statistics:
+        return e
+    over = {frozenset(n.over) for n in statistics if isinstance(n, ir.Reduce | ir.Softmax)}
+    partly = any(o.reduce is not None or set(o.value.dims) != set(e.dot.dims) for o in e.outputs)
+    if len(over) > 1 or partly:
+        raise _used_again(statistics[0])
+    (names,) = over
+    anchor = _kept(e, nodes, statistics)
+    if anchor is None:
+        raise _used_again(statistics[0])
+    softmaxes = [n for n in nodes if isinstance(n, ir.Softmax) and not n.log and _parts(e, nodes, n)]
+    return replace(
+        e,
+        rows=tuple(d for d in e.dot.dims if d in names),
+        kept=anchor,
+        gate=softmaxes[0] if softmaxes else None,
+    )
+
+
+def _below(
+    e: EpiloguePattern, nodes: list[ir.Value], node: ir.Value, without: ir.Value | None = None
+) -> list[ir.Value]:
+    """The values that `node` is computed from down to operands and the dot, not going below `without`."""
+    stops = (without, e.dot, *(n for n in nodes if id(n) in e.slots))
+    return list(walk(node, into=lambda n: () if any(n is s for s in stops) else ir.children(n)))
+
+
+def _parts(e: EpiloguePattern, nodes: list[ir.Value], node: ir.Value) -> bool:
+    """Whether the outputs depend on the dot and on operands over its names through `node` alone."""
+    ends = [e.dot, *(n for n in nodes if id(n) in e.slots and set(n.dims) == set(e.dot.dims))]
+    reached = [n for o in e.outputs for n in _below(e, nodes, o.value, node)]
+    return not any(n is end and n is not node for n in reached for end in ends)
+
+
+def _kept(e: EpiloguePattern, nodes: list[ir.Value], statistics: list[ir.Value]) -> ir.Value | None:
+    """The value through which all go that depend on the dot or on operands over its names, before any statistic; of
+    several the one that is computed last."""
+
+    def early(node: ir.Value) -> bool:
+        lower = _below(e, nodes, node)
+        return any(n is e.dot for n in lower) and not any(n is s for n in lower for s in statistics)
+
+    fitting = [n for n in nodes if n.elem.kind == "float" and early(n) and _parts(e, nodes, n)]
+    return max(fitting, key=lambda n: len(_below(e, nodes, n)), default=None)
+
+
+def _used_again(node: ir.Value) -> Refused:
+    return Refused(
+        "UC0303",
+        "a reduction of the dot's result is used again with more work; it is only known once every tile is done",
+        node.span,
+        "cut here: store the dot's result and its reduction, go on in a second stage",
+    )
 
 
 def _above(
@@ -225,13 +309,7 @@ def _input(
             pointer = sum(isinstance(p.type, ir.TensorType) for p in kernel.params[:index])
             return operand(type_, pointer, node.span, rename)
         case ir.Reduce() if dot in list(walk(inner)):
-            raise Refused(
-                "UC0303",
-                "a reduction of the dot's result is used again with more work; it is only known once every "
-                "tile is done",
-                inner.span,
-                "cut here: store the dot's result and its reduction, go on in a second stage",
-            )
+            raise _used_again(inner)
         case ir.Gather() | ir.Segment():
             raise Refused(
                 "UC0304", "an operand of the epilogue cannot be gathered", inner.span, _stage_before(node)
@@ -254,6 +332,7 @@ def _stage_before(node: ir.Value) -> str:
 def arithmetic(e: EpiloguePattern, modes: MergedModes, sizes: Sizes) -> Arithmetic:
     """The scalar function of the epilogue, every shared value computed once."""
     build = _Build(e, modes, sizes)
+    anchor = None if e.kept is None or e.kept is e.dot else build.keep(e.kept)
     results = []
     for output in e.outputs:
         value = build.value(output.value)
@@ -263,7 +342,7 @@ def arithmetic(e: EpiloguePattern, modes: MergedModes, sizes: Sizes) -> Arithmet
                 Compute("divide", (build.convert(value, "f32"), build.convert(count, "f32")), "f32")
             )
         results.append(build.convert(value, _taken(output)))
-    return Arithmetic(tuple(build.instructions), tuple(results))
+    return Arithmetic(tuple(build.instructions), tuple(results), tuple(build.statistics), anchor)
 
 
 def kind_of(elem: Element) -> ScalarKind:
@@ -281,6 +360,13 @@ def _taken(output: EpilogueOutput) -> ScalarKind:
     return "i64" if summed and output.tensor.elem.kind == "int" else kind_of(output.tensor.elem)
 
 
+_PAIRS: Mapping[tuple[StatisticOp, StatisticOp], StatisticOp] = {
+    ("mean", "mean"): "variance",
+    ("sum", "max"): "exponentials",
+}
+"""Which statistic of a distance to the one before it is a pair with that."""
+
+
 class _Build(Instructions[Instruction]):
     """Appends instructions, each distinct one once."""
 
@@ -290,6 +376,13 @@ class _Build(Instructions[Instruction]):
         self._modes = modes
         self._sizes = sizes
         self._done: dict[int, int] = {}
+        self.statistics: list[Statistic] = []
+
+    def keep(self, node: ir.Value) -> int:
+        """The instruction of a value that is kept, whose readers then read `KeptValue`."""
+        at = self.convert(self.value(node), "f32")
+        self._done[id(node)] = self.add(KeptValue("f32"))
+        return at
 
     def value(self, node: ir.Value) -> int:
         if id(node) not in self._done:
@@ -318,6 +411,10 @@ class _Build(Instructions[Instruction]):
                 return self.value(value)
             case ir.Apply(function, args, elem):
                 return self._apply(function, args, elem)
+            case ir.Softmax(_, inner, log):
+                return self._softmax(self.convert(self.value(inner), "f32"), log, node is self._e.gate)
+            case ir.Reduce(op, _, inner):
+                return self._reduce(op, self.convert(self.value(inner), "f32"))
         raise AssertionError(f"an epilogue holds no {type(node).__name__}: recognition refuses it")
 
     def _extent(self, extent: Extent) -> int:
@@ -338,6 +435,61 @@ class _Build(Instructions[Instruction]):
                 inner = self._sizes.product(run[run.index(dim) + 1 :])
                 return self.add(CoordinateValue(mode, batch, inner, self._sizes.product((dim,)), "i64"))  # type: ignore[arg-type]
         raise AssertionError(f"{dim} is no mode of the dot: recognition refuses it")
+
+    # --- over a row
+
+    def _statistic(self, op: StatisticOp, term: int) -> int:
+        """The row's value of a statistic, taken together with the one before it where its term is the distance to that."""
+        last = len(self.statistics) - 1
+        if last >= 0 and term == self._around(last, op):
+            op = _PAIRS[op, self.statistics[last].op]
+        statistic = Statistic(op, term, "n" if set(self._e.rows) == set(self._modes.n) else "m")
+        if statistic not in self.statistics:
+            self.statistics.append(statistic)
+        return self.add(RowStatistic(self.statistics.index(statistic), "f32"))
+
+    def _around(self, last: int, op: StatisticOp) -> int | None:
+        """The term with which statistic `op` is a pair with that of index `last`; None where there is none."""
+        before = self.statistics[last]
+        if (op, before.op) not in _PAIRS:
+            return None
+        distance = self._compute("subtract", before.term, self.add(RowStatistic(last, "f32")))
+        squared = op == "mean"
+        return self._compute("multiply", distance, distance) if squared else self._compute("exp", distance)
+
+    def _compute(self, function: str, *args: int) -> int:
+        return self.add(Compute(function, args, "f32"))
+
+    def _reduce(self, op: str, x: int) -> int:
+        match op:
+            case "var":
+                centred = self._compute("subtract", x, self._statistic("mean", x))
+                return self._statistic("mean", self._compute("multiply", centred, centred))
+            case "logsumexp":
+                largest = self._statistic("max", x)
+                total = self._statistic("sum", self._exponential(x, largest))
+                return self._compute("add", largest, self._compute("log", total))
+            case "sum" | "mean" | "max" | "min":
+                return self._statistic(op, x)
+        raise AssertionError(f"{op} is no statistic of a row: recognition refuses it")
+
+    def _softmax(self, x: int, log: bool, gate: bool) -> int:
+        largest = self._statistic("max", x)
+        exponential = self._exponential(x, largest)
+        total = self._statistic("sum", exponential)
+        if log:
+            return self._compute(
+                "subtract", self._compute("subtract", x, largest), self._compute("log", total)
+            )
+        if gate and self.statistics[-1].op == "exponentials":
+            self.statistics[-1] = replace(self.statistics[-1], op="softmax")
+            return self._compute(
+                "multiply", self.convert(self.value(self._e.kept or self._e.dot), "f32"), total
+            )
+        return self._compute("divide", exponential, total)
+
+    def _exponential(self, x: int, largest: int) -> int:
+        return self._compute("exp", self._compute("subtract", x, largest))
 
     def _narrow(self, at: int, elem: Element) -> int:
         """Host scalars cross as doubles: a narrow float is rounded to what it was declared."""

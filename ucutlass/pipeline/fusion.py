@@ -108,7 +108,7 @@ def fusion_chains(
     chains: list[FusionChain] = []
     for first in private_by_producer.values():
         second = private_by_producer.get(first.reader)
-        if second is None or first.possible or second.possible:
+        if second is None or (first.possible and second.possible):
             continue
         a, b, c = (plan.sized.steps[i] for i in (first.producer, first.reader, second.reader))
         try:

@@ -115,15 +115,16 @@ class _Text:
         return [*single, *(n for n in attempts if len(n) > 1 and {*n} <= self.stored.keys())]
 
     def chains(self, attempts: Mapping[tuple[str, ...], _Attempt]) -> Iterator[tuple[str, ...]]:
-        """Yields the pairs of buffers of which none can be left out alone, but perhaps both: attention that
+        """Yields the pairs of buffers of which not each can be left out alone, but perhaps both: attention that
         was cut at its scores. What stores several buffers is no candidate itself."""
         for name in self.stored:
             readers = self.readers(name)
-            if len(readers) != 1 or attempts[name,].join.together is not None:
+            if len(readers) != 1:
                 continue
             pair = (name, *readers[0].stage.outputs)
-            alone = attempts.get(pair[1:])
-            if alone is not None and alone.join.together is None and pair not in attempts:
+            each = [attempts[name,], attempts.get(pair[1:])]
+            refused = [a is not None and a.join.together is None for a in each]
+            if each[1] is not None and any(refused) and pair not in attempts:
                 yield pair
 
     def step(self, name: str) -> Step:

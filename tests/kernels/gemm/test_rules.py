@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -11,7 +12,7 @@ from ucutlass.ir.elements import ELEMENTS
 from ucutlass.ir.hardware import ARCHES, Arch, default_device
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.access import Reduction
-from ucutlass.kernels.arithmetic import CoordinateValue
+from ucutlass.kernels.arithmetic import Compute, CoordinateValue, RowStatistic, Statistic
 from ucutlass.kernels.gemm.plan import GemmProblem
 from ucutlass.kernels.gemm.planner import nearest_legal
 from ucutlass.kernels.gemm.rules import BY_CODE, RULES, legal, violations
@@ -22,6 +23,7 @@ SM90, SM80, SM89 = ARCHES["sm90a"], ARCHES["sm80"], ARCHES["sm89"]
 Made = tuple[GemmProblem, tuple[int, ...]]
 COOPERATIVE = PartialSchedule(warps="cooperative", tile=(128, 128, 64))
 IN_CLUSTER = replace(COOPERATIVE, split_k=4, partials="cluster")
+WHOLE_ROWS = replace(COOPERATIVE, cluster=(1, 8))
 F32_COOPERATIVE = PartialSchedule(warps="cooperative", tile=(128, 128, 32))
 PINGPONG = PartialSchedule(warps="pingpong", tile=(64, 128, 64))
 MULTISTAGE = PartialSchedule(warps="multistage", tile=(128, 128, 32))
@@ -64,6 +66,21 @@ def counted(made: Made) -> Made:
     at = CoordinateValue("m", 0, (), problem.m, "i32")
     made_of = replace(problem.arithmetic, instructions=(*problem.arithmetic.instructions, at))
     return replace(problem, arithmetic=made_of), sizes
+
+
+def less_the_largest(made: Made, along: Literal["m", "n"] = "n") -> Made:
+    """Less the largest value of its row."""
+    problem, sizes = made
+    (value,) = problem.arithmetic.results
+    count = len(problem.arithmetic.instructions)
+    rows = (RowStatistic(0, "f32"), Compute("subtract", (value, count), "f32"))
+    arithmetic = replace(
+        problem.arithmetic,
+        instructions=(*problem.arithmetic.instructions, *rows),
+        results=(count + 1,),
+        statistics=(Statistic("max", value, along),),
+    )
+    return replace(problem, arithmetic=arithmetic), sizes
 
 
 def over_batches() -> Made:
@@ -401,6 +418,25 @@ EDGES: tuple[tuple[str, Arch, Made, PartialSchedule, Made, PartialSchedule], ...
         replace(IN_CLUSTER, tile=(128, 256, 32), stages=5),
         square(),
         replace(IN_CLUSTER, tile=(128, 256, 64), stages=3),
+    ),
+    (
+        "UC0435",
+        SM90,
+        less_the_largest(square()),
+        replace(COOPERATIVE, cluster=(1, 4)),
+        less_the_largest(square()),
+        replace(COOPERATIVE, cluster=(1, 8)),
+    ),
+    ("UC0435", SM90, less_the_largest(square(), "m"), WHOLE_ROWS, less_the_largest(square()), WHOLE_ROWS),
+    ("UC0435", SM90, less_the_largest(square()), replace(WHOLE_ROWS, split_k=2), square(), WHOLE_ROWS),
+    ("UC0435", SM90, less_the_largest(square()), MULTISTAGE, square(), MULTISTAGE),
+    (
+        "UC0435",
+        SM90,
+        less_the_largest(two_batch_modes(gemm(512, 512, 512, 2))),
+        WHOLE_ROWS,
+        less_the_largest(gemm(512, 512, 512, 2)),
+        WHOLE_ROWS,
     ),
     ("UC0440", SM80, square(), replace(MULTISTAGE, tile=(128, 128, 16)), square(), MULTISTAGE),
     (

@@ -55,16 +55,18 @@ def match_gemm(kernel: ir.Kernel, dot: ir.Dot) -> GemmPattern:
     a = _dot_operand(kernel, dot.left)
     b = _dot_operand(kernel, dot.right)
     k = dot.over
+    m = tuple(d for d in dot.left.dims if d not in dot.right.dims)
+    n = tuple(d for d in dot.right.dims if d not in dot.left.dims)
     return GemmPattern(
         kernel,
         dot,
         a,
         b,
-        m=tuple(d for d in dot.left.dims if d not in dot.right.dims),
-        n=tuple(d for d in dot.right.dims if d not in dot.left.dims),
+        m=m,
+        n=n,
         k=k,
         batch=tuple(d for d in dot.left.dims if d in dot.right.dims and d not in k),
-        epilogue=epilogue(kernel, dot, STORED, LOADED),
+        epilogue=epilogue(kernel, dot, STORED, LOADED, rows=tuple(names for names in (m, n) if names)),
     )
 
 

@@ -31,6 +31,12 @@ from ucutlass.kernels.access import Access, Output, Product
 from ucutlass.kernels.arithmetic import Arithmetic
 from ucutlass.kernels.hashed_once import HashedOnce
 
+MAX_CLUSTER = 8
+"""Thread blocks of a portable cluster (CUDA C++ Programming Guide)."""
+
+MAX_TILE_N = 256
+"""Columns of the widest tile of wgmma."""
+
 
 @dataclass(frozen=True, slots=True)
 class GemmProblem(HashedOnce):

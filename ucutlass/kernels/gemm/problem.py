@@ -10,9 +10,10 @@ from ucutlass import ir
 from ucutlass.kernels.access import MAX_BATCH_MODES, Access, Output, Product, Reduction, Store, Stride
 from ucutlass.kernels.addresses import MergedModes, Operand, Sizes, access, runs
 from ucutlass.kernels.arithmetic import CoordinateValue, Instruction
-from ucutlass.kernels.epilogue import ReduceTo, arithmetic
+from ucutlass.kernels.epilogue import ReduceTo
+from ucutlass.kernels.epilogue import arithmetic as epilogue_arithmetic
 from ucutlass.kernels.gemm.match import GemmPattern
-from ucutlass.kernels.gemm.plan import GemmProblem, epilogue_tensors
+from ucutlass.kernels.gemm.plan import MAX_CLUSTER, MAX_TILE_N, GemmProblem, epilogue_tensors
 from ucutlass.kernels.refused import Refused
 
 
@@ -43,6 +44,8 @@ def gemm_problem(
         Reduction(o.reduce.op, reach(o.tensor)) if isinstance(o.reduce, ReduceTo) else Store(reach(o.tensor))
         for o in pattern.epilogue.outputs
     ]
+    if pattern.epilogue.rows:
+        _require_whole_rows(pattern, modes, at)
     return GemmProblem(
         compute_type=pattern.dot.compute_type,
         accumulate=pattern.dot.accumulate,
@@ -54,11 +57,31 @@ def gemm_problem(
         b=reach(pattern.b, False),
         inputs=tuple(reach(t) for t in pattern.epilogue.inputs),
         outputs=tuple(outputs),
-        arithmetic=arithmetic(pattern.epilogue, modes, at),
+        arithmetic=epilogue_arithmetic(pattern.epilogue, modes, at),
         dims=len(pattern.kernel.dims),
         pointers=pointers,
         scalars=sum(isinstance(p.type, ir.ScalarType) for p in pattern.kernel.params),
     )
+
+
+def _require_whole_rows(pattern: GemmPattern, modes: MergedModes, sizes: Sizes) -> None:
+    """Raises Refused where the names of row statistics are no mode of the product, or longer than the tiles of a
+    cluster reach."""
+    rows = pattern.epilogue.rows
+    length = sizes.number(sizes.product(rows))
+    whole = any(set(rows) == set(mode) for mode in (modes.m, modes.n))
+    if not whole or length > MAX_CLUSTER * MAX_TILE_N:
+        why = (
+            f"{length} elements of a row are more than the {MAX_CLUSTER * MAX_TILE_N} that a cluster's tiles hold"
+            if whole
+            else f"{', '.join(rows)} lie apart in memory"
+        )
+        raise Refused(
+            "UC0303",
+            f"a reduction of the dot's result is used again with more work, and {why}",
+            pattern.dot.span,
+            "cut here: store the dot's result and its reduction, go on in a second stage",
+        )
 
 
 def _modes(pattern: GemmPattern, sizes: Sizes) -> MergedModes:
@@ -167,7 +190,9 @@ def accumulator_bytes(problem: GemmProblem) -> int:
 
 def transpose(problem: GemmProblem) -> GemmProblem:
     """The same computation with D transposed: what `swap yes` runs. Its own inverse."""
-    instructions = tuple(map(_instruction, problem.arithmetic.instructions))
+    arithmetic = problem.arithmetic
+    instructions = tuple(map(_instruction, arithmetic.instructions))
+    statistics = tuple(replace(s, along="m" if s.along == "n" else "n") for s in arithmetic.statistics)
     return replace(
         problem,
         m=problem.n,
@@ -176,7 +201,7 @@ def transpose(problem: GemmProblem) -> GemmProblem:
         b=_access(problem.a),
         inputs=tuple(map(_access, problem.inputs)),
         outputs=tuple(replace(output, access=_access(output.access)) for output in problem.outputs),
-        arithmetic=replace(problem.arithmetic, instructions=instructions),
+        arithmetic=replace(arithmetic, instructions=instructions, statistics=statistics),
     )
 
 

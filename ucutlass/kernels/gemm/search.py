@@ -10,11 +10,10 @@ from typing import TypeAlias
 
 from ucutlass.ir.hardware import cluster_slots, clusters_at_a_time
 from ucutlass.ir.schedule import Math, Partials, PartialSchedule, SplitK, Warps
-from ucutlass.kernels.gemm.plan import COOPERATIVE_MATHS, REGISTER_MATHS, multipliers
+from ucutlass.kernels.gemm.plan import COOPERATIVE_MATHS, MAX_CLUSTER, REGISTER_MATHS, multipliers
 from ucutlass.kernels.gemm.problem import Shape, ceil_div
 from ucutlass.kernels.gemm.rules.operands import WGMMA_TYPES
 from ucutlass.kernels.gemm.rules.tiles import (
-    MAX_CLUSTER,
     MAX_REGISTERS_F32_RS,
     MAX_TILE,
     MIN_TILE_N,
@@ -166,6 +165,9 @@ def _maths(case: PlanningCase, request: PartialSchedule) -> tuple[Math | None, .
 
 def _sm90_of(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSchedule]:
     written, depth = _orders(case, request)
+    if case.written.problem.arithmetic.statistics:
+        yield from _whole_rows(case, depth, request)
+        return
     # In the other orientation a tile's columns divide M, which pays where there are few.
     for swap in SWAPS if request.swap is None else written:
         side = case.side(swap)
@@ -191,6 +193,37 @@ def _sm90_of(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSc
                         swap=swap,
                         swizzle=request.swizzle or _swizzle(case, side, tile, cluster),
                     )
+
+
+def _whole_rows(case: PlanningCase, depth: int, request: PartialSchedule) -> Iterator[PartialSchedule]:
+    """Clusters whose tiles hold whole rows, as wide as these are."""
+    swap = request.swap or ("no" if case.written.problem.arithmetic.statistics[0].along == "n" else "yes")
+    shape = case.side(swap).shape
+    clusters = [(m, n) for m in (1, 2) for n in (1, 2, 4, 8) if m * n <= MAX_CLUSTER]
+    for cluster in clusters if request.cluster is None else [request.cluster]:
+        m, n = cluster
+        widths = {ceil_div(ceil_div(shape.n, n), step) * step for step in (MIN_TILE_N, _WHOLE_STEP)}
+        widths = {width for width in widths if width <= MAX_TILE and width % (8 * m) == 0}
+        tiles = [(w, (rows, width, depth)) for width in sorted(widths) for w, rows in _ROWS]
+        if request.tile is not None:
+            tiles = [(w, request.tile) for w in ("cooperative", "pingpong")]
+        for warps, tile in tiles:
+            if request.warps in (None, warps):
+                yield replace(
+                    request, warps=warps, tile=tile, cluster=cluster, swap=swap, split_k=request.split_k or 1
+                )
+
+
+_WHOLE_STEP = 32
+"""Columns of which tiles that hold whole rows have a multiple too: those that an epilogue stores at once."""
+
+_ROWS: tuple[tuple[Warps, int], ...] = (
+    ("cooperative", 128),
+    ("cooperative", 256),
+    ("pingpong", 64),
+    ("pingpong", 128),
+)
+"""Rows of tiles that hold whole rows in a cluster."""
 
 
 def _orders(case: PlanningCase, request: PartialSchedule) -> tuple[tuple[Swap, ...], int]:

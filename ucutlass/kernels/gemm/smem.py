@@ -21,6 +21,7 @@ from typing import Literal, TypeAlias
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.kernels.access import Access, Reduction
 from ucutlass.kernels.gemm.plan import (
+    MAX_CLUSTER,
     GemmProblem,
     GemmSchedule,
     GemvSchedule,
@@ -336,8 +337,12 @@ def lean_stages(
     least = least_lean_epilogue(problem, routes, tile, warps)
     if least is None:
         return most
+    fewest = FEWEST_LEAN_STAGES
+    if problem.arithmetic.statistics:
+        # No other build serves them, and the passes wait for the steps' stores rather than for operands.
+        least, fewest = next(_lean_epilogues(problem, routes, tile, warps)).bytes, 2
     capacity = SHARED_BYTES - LEAN_BARRIERS - least
-    fitting = range(most, FEWEST_LEAN_STAGES - 1, -1)
+    fitting = range(most, fewest - 1, -1)
     return next((s for s in fitting if lean_main_loop(problem, tile, s, math) <= capacity), most)
 
 
@@ -345,6 +350,12 @@ def vector_elements(access: Access, tile: tuple[int, int, int]) -> int:
     """Elements of a tile that a warp stages of an input: those of a row or a column, or the only one; 0 of a
     whole tensor."""
     return {"row": tile[1], "column": tile[0], "full": 0}.get(access.shape, 1)
+
+
+def row_parts(rows: int) -> int:
+    """Bytes of what the blocks of the largest cluster send of `rows` rows of a warp group: for two warp groups, in two
+    turns, two values each."""
+    return 2 * 2 * MAX_CLUSTER * rows * 2 * 4
 
 
 def _lean_epilogues(
@@ -359,6 +370,7 @@ def _lean_epilogues(
     rows = 128 if warps == "cooperative" else 64
     counts = ((vector_elements(t, tile), t.elem.bytes) for t in problem.inputs)
     vectors = sum(2 * _round(count * size, 16) for count, size in counts)
+    parts = row_parts(tile[0] * 64 // rows) if problem.arithmetic.statistics else 0
     along_n = [t.elem.bytes for t in (*loads, *stores) if t.n == ()]
     first = stores[0].elem.bytes if stores else None
 
@@ -372,7 +384,7 @@ def _lean_epilogues(
         for buffers, stages in itertools.product((2, 1), (4, 3, 2) if loads else (2,)):
             if loads and vectors and stages > steps + 1:
                 continue
-            bytes_ = buffers * staged(stores, columns) + stages * staged(loads, columns) + vectors
+            bytes_ = buffers * staged(stores, columns) + stages * staged(loads, columns) + vectors + parts
             yield LeanEpilogue(columns, buffers, stages, _round(bytes_, _TILE_ALIGNMENT))
 
 

@@ -14,10 +14,16 @@ from typing import Any
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.gemm.cost import effective_swizzle, estimate
-from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, GemvSchedule, LaunchParameters, Sm90Schedule
+from ucutlass.kernels.gemm.plan import (
+    MAX_CLUSTER,
+    GemmPlan,
+    GemmProblem,
+    GemvSchedule,
+    LaunchParameters,
+    Sm90Schedule,
+)
 from ucutlass.kernels.gemm.problem import ceil_div
 from ucutlass.kernels.gemm.rules import legal
-from ucutlass.kernels.gemm.rules.tiles import MAX_CLUSTER
 from ucutlass.kernels.gemm.rules.vector import ROWS, THREADS
 from ucutlass.kernels.gemm.schedule import (
     RASTER_WORD,

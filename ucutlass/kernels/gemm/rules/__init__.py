@@ -224,6 +224,15 @@ RULES: tuple[Rule[GemmCandidate], ...] = (
         in_guide=True,
     ),
     Rule(
+        "UC0435",
+        "statistics of rows",
+        "reductions of a row that the epilogue goes on with: TMA kernels of f16 or bf16, a row within a cluster's "
+        "tiles",
+        "emit/gemm/lean_statistics.j2; PTX ISA, st.async",
+        tiles.rows_in_cluster,
+        _ALL,
+    ),
+    Rule(
         "UC0440",
         "multistage tile K",
         "multistage tile K: a multiple of 64 bytes (simt: 16) up to 256 elements",

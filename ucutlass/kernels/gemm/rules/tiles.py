@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ucutlass.ir.elements import F32
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.gemm.plan import (
     COOPERATIVE_MATHS,
+    MAX_CLUSTER,
     GemmProblem,
     Math,
     Sm80Schedule,
     Sm90Schedule,
     multipliers,
 )
-from ucutlass.kernels.gemm.problem import accumulator_bytes
+from ucutlass.kernels.gemm.problem import accumulator_bytes, ceil_div
 from ucutlass.kernels.gemm.schedule import GemmCandidate, changed, nearest
 from ucutlass.kernels.gemm.smem import SharedMemory, across_k, lean_epilogue, lean_main_loop, most_stages
 from ucutlass.kernels.rule import Breach
@@ -49,9 +51,6 @@ sixty kernels)."""
 MAX_REGISTERS_F32_RS = 176
 """Those of f32 where A is split in registers, with the parts of a k tile of A among them: ptxas 13.0 keeps 192
 beside a plain epilogue, and spills beside others."""
-
-MAX_CLUSTER = 8
-"""Thread blocks of a portable cluster (CUDA C++ Programming Guide)."""
 
 STREAM_K_ITERATIONS = 8
 """CUTLASS gives a stream-K unit at least so many steps of K (`min_iters_per_sk_unit_`)."""
@@ -345,6 +344,74 @@ def partials_in_cluster(c: GemmCandidate) -> Breach | None:
                 changed(c, partials="memory"),
             )
     return None
+
+
+def rows_in_cluster(c: GemmCandidate) -> Breach | None:
+    """Statistics of whole rows meet in a cluster of the lean kernel alone."""
+    statistics = c.problem.arithmetic.statistics
+    if not statistics:
+        return None
+    s = c.schedule
+    if not isinstance(s, Sm90Schedule):
+        return Breach(
+            "only the blocks of a TMA kernel's cluster combine statistics of rows whose values they hold",
+            "use `warps cooperative` on sm90a, or cut: store the dot's result and reduce it in a second stage",
+            ("warps",),
+            changed(c, warps="cooperative", **dict.fromkeys(_MULTISTAGE_ALONE)) if c.arch.wgmma else None,
+        )
+    problem = c.problem
+    if any(statistic.along == "m" for statistic in statistics):
+        return Breach(
+            "the rows whose statistics are taken lie along M",
+            f"use `swap {'no' if c.swapped else 'yes'}`",
+            ("swap",),
+            changed(c, swap="no" if c.swapped else "yes"),
+        )
+    if s.tile[1] * s.cluster[1] < c.shape.n:
+        width = nearest_width(c.shape.n)
+        return Breach(
+            f"a row of {c.shape.n} does not lie within the {s.cluster[1]} tiles of {s.tile[1]} columns of a cluster",
+            f"use `cluster 1x{MAX_CLUSTER}` and tiles of {width} columns",
+            ("cluster", "tile"),
+            changed(c, cluster=(1, MAX_CLUSTER), tile=(128, width, s.tile[2]), stages=None),
+        )
+    if s.scheduler != "persistent":
+        return Breach(
+            "a K in parts and statistics of rows do not go together",
+            "leave `split_k` out",
+            ("split_k", "partials"),
+            changed(c, split_k=1, partials=None),
+        )
+    tensors = (*problem.inputs, *(o.access for o in problem.outputs))
+    refusals = {
+        "f32 in three passes": problem.compute_type == F32,
+        "other compute types than f16 and bf16": problem.compute_type.bytes != 2
+        or problem.accumulate != "f32",
+        "several batch modes or modes of K": len(problem.batch) > 1 or len(problem.k) > 1,
+        "elements of 8 bytes": any(t.elem.bytes > 4 for t in tensors),
+        "an epilogue that does not fit beside the main loop": lean_epilogue(problem, c.routes, s) is None,
+    }
+    return next(
+        (
+            Breach(
+                f"no kernel combines statistics of rows with {why}",
+                "cut here: store the dot's result, go on in a second stage",
+                ("stages", "tile"),
+                None,
+            )
+            for why, refused in refusals.items()
+            if refused
+        ),
+        None,
+    )
+
+
+_MULTISTAGE_ALONE = ("tile", "warp_tile", "stages", "split_k", "rows", "columns", "threads", "math")
+
+
+def nearest_width(n: int) -> int:
+    """Columns of the narrowest tiles of which the largest cluster holds a row."""
+    return max(16, ceil_div(ceil_div(n, MAX_CLUSTER), 16) * 16)
 
 
 def multicast_slices(c: GemmCandidate) -> Breach | None:
