@@ -130,12 +130,9 @@ def test_times_are_seconds_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
         def replay(self) -> None:
             Graph.replays += 1
 
-    class Capture:
-        def __init__(self, graph: Graph, pool: object) -> None: ...
-
-        def __enter__(self) -> None: ...
-
-        def __exit__(self, *_: object) -> None: ...
+    def captured(work: Any) -> Graph:
+        work()
+        return Graph()
 
     class FakeCuda:
         def idle(self) -> None: ...
@@ -145,9 +142,7 @@ def test_times_are_seconds_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
             times = dict.fromkeys(range(4), (0, 0)), dict.fromkeys(range(4), (2000000, 3000000))
             return SimpleNamespace(stamps=times)
 
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "graph", Capture)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(calibrate_cuda, "graph_of", captured)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
     monkeypatch.setattr(calibrate_cuda, "_event", Event)
     ruler = object.__new__(CudaProbeTimer)

@@ -80,8 +80,7 @@ RULES: tuple[Rule[GemmCandidate], ...] = (
     Rule(
         "UC0417",
         "tf32 operand order",
-        "tf32 with B contiguous along N: tile N in steps of 32, tile K 32 or beside tile N 32 in steps of 32, 3 stages "
-        "or more; with several batch modes tile N in steps of 32",
+        "tf32, B contiguous along N: 3 stages, tile N in 32s, K 32 or, of tile N 32, in 32s; several batches: N in 32s",
         _PTX + ": transposed descriptors are for 16-bit types only",
         operands.tf32_order,
         _SM90,
