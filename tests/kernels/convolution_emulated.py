@@ -17,6 +17,7 @@ from tests.emit import emulator
 from tests.emit.harness import HOST_SHIM
 from ucutlass import frontend
 from ucutlass.emit import emit
+from ucutlass.kernels.convolution.plan import ConvolutionPlan, DirectSchedule
 from ucutlass.kernels.planned import Planned
 from ucutlass.reference import expect
 from ucutlass.runtime import verify
@@ -29,6 +30,17 @@ def plan(text: str, given: Mapping[str, int], arch: str = "sm80") -> Planned:
     checked = frontend.read_text(text)
     program = frontend.kernel(checked)
     return frontend.plan_kernel(checked, program, complete(program, given), arch).planned
+
+
+def direct_schedule(
+    text: str, element: str, schedule: str, sizes: Mapping[str, int]
+) -> tuple[str, DirectSchedule]:
+    """The text with its element type E and its SCHEDULE filled in, and the schedule of the direct kernel that it gets on
+    sm90a."""
+    written = text.replace("E[", f"{element}[").replace("SCHEDULE", schedule)
+    chosen = plan(written, sizes, "sm90a").plan
+    assert isinstance(chosen, ConvolutionPlan) and isinstance(chosen.schedule, DirectSchedule)
+    return written, chosen.schedule
 
 
 def judge(

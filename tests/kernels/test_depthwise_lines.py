@@ -7,9 +7,8 @@ import shutil
 
 import pytest
 
-from tests.kernels.convolution_emulated import judge, plan
+from tests.kernels.convolution_emulated import direct_schedule, judge, plan
 from ucutlass.diagnostics import ProgramError
-from ucutlass.kernels.convolution.plan import ConvolutionPlan, DirectSchedule
 from ucutlass.kernels.convolution.space import axes
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
@@ -46,13 +45,6 @@ GROUPED = (
 """Of groups of D channels with one result each, whose sum has a name beside the windows'."""
 
 
-def _planned(text: str, element: str, schedule: str, sizes: dict[str, int]) -> tuple[str, DirectSchedule]:
-    written = text.replace("E[", f"{element}[").replace("SCHEDULE", schedule)
-    chosen = plan(written, sizes, "sm90a").plan
-    assert isinstance(chosen, ConvolutionPlan) and isinstance(chosen.schedule, DirectSchedule)
-    return written, chosen.schedule
-
-
 @emulated
 @pytest.mark.parametrize(
     ("text", "element", "schedule", "sizes", "wide"),
@@ -84,7 +76,7 @@ def _planned(text: str, element: str, schedule: str, sizes: dict[str, int]) -> t
 def test_lines_compute_their_program(
     text: str, element: str, schedule: str, sizes: dict[str, int], wide: bool
 ) -> None:
-    written, chosen = _planned(text, element, schedule, sizes)
+    written, chosen = direct_schedule(text, element, schedule, sizes)
     assert chosen.items > 1 and chosen.wide == wide
     assert judge(written, sizes, arch="sm90a") == []
 
@@ -96,7 +88,7 @@ def test_flipped_windows_of_neighbouring_channels_compute_their_program(schedule
   return dot[R, S](x[H = P + 1 - R, W = Q + 1 - S], w)
   schedule sm90a { warps direct  SCHEDULE }
 }"""
-    written, chosen = _planned(text, "bf16", schedule, sizes := {"N": 1, "C": 16, "H": 6, "W": 9})
+    written, chosen = direct_schedule(text, "bf16", schedule, sizes := {"N": 1, "C": 16, "H": 6, "W": 9})
     assert chosen.taps == 3
     assert judge(written, sizes, arch="sm90a") == []
 
@@ -117,7 +109,9 @@ def test_results_along_a_line_share_the_taps_that_they_read(
   return dot[R, S](x[H = P + R - 1, W = Q + S - {taps // 2}], w)
   schedule sm90a {{ warps direct  SCHEDULE }}
 }}"""
-    written, chosen = _planned(text, "bf16", schedule, sizes := {"N": 2, "C": channels, "H": 4, "W": 13})
+    written, chosen = direct_schedule(
+        text, "bf16", schedule, sizes := {"N": 2, "C": channels, "H": 4, "W": 13}
+    )
     assert (chosen.width, chosen.taps) == (width, taps) and chosen.rows > 1
     assert judge(written, sizes, arch="sm90a") == []
 
@@ -129,7 +123,7 @@ def test_divided_windows_of_neighbouring_channels_compute_their_program(schedule
   return dot[R, S](y[2*P = H + 1 - R, 2*Q = W + 2 - S], w)
   schedule sm90a { warps direct  SCHEDULE }
 }"""
-    written, chosen = _planned(text, "bf16", schedule, sizes := {"N": 1, "C": 16, "P": 3, "Q": 5})
+    written, chosen = direct_schedule(text, "bf16", schedule, sizes := {"N": 1, "C": 16, "P": 3, "Q": 5})
     assert chosen.taps == (0 if schedule == "rows 3" else 5)
     assert judge(written, sizes, arch="sm90a") == []
 
@@ -137,7 +131,7 @@ def test_divided_windows_of_neighbouring_channels_compute_their_program(schedule
 @pytest.mark.parametrize("schedule", ["rows 3", "items 3"])
 def test_divided_windows_have_whole_phases(schedule: str) -> None:
     with pytest.raises(ProgramError, match="multiples of 2"):
-        _planned(DIVIDED, "f32", schedule, {"N": 1, "C": 2, "P": 5, "Q": 7})
+        direct_schedule(DIVIDED, "f32", schedule, {"N": 1, "C": 2, "P": 5, "Q": 7})
 
 
 def test_tuning_searches_lines() -> None:
@@ -147,7 +141,7 @@ def test_tuning_searches_lines() -> None:
 
 def test_too_many_lines_are_refused() -> None:
     with pytest.raises(ProgramError, match="at most 64 sums"):
-        _planned(SAME, "f32", "items 17", {"N": 1, "C": 2, "H": 40, "W": 16})
+        direct_schedule(SAME, "f32", "items 17", {"N": 1, "C": 2, "H": 40, "W": 16})
 
 
 def test_without_a_second_window_there_is_one_line() -> None:
@@ -159,7 +153,7 @@ def test_without_a_second_window_there_is_one_line() -> None:
     )
     for items in (1, 2):
         with pytest.raises(ProgramError, match="no second window"):
-            _planned(along, "f32", f"items {items}", {"N": 1, "C": 2, "H": 8, "W": 16})
+            direct_schedule(along, "f32", f"items {items}", {"N": 1, "C": 2, "H": 8, "W": 16})
 
 
 @pytest.mark.parametrize(
@@ -175,7 +169,7 @@ def test_without_a_second_window_there_is_one_line() -> None:
 def test_the_planner_chooses_lines_where_there_are_many_results(
     element: str, sizes: dict[str, int], items: int
 ) -> None:
-    _, chosen = _planned(
+    _, chosen = direct_schedule(
         SAME.replace("  schedule sm90a { warps direct  SCHEDULE }\n", ""), element, "", sizes
     )
     assert chosen.items == items
@@ -184,5 +178,5 @@ def test_the_planner_chooses_lines_where_there_are_many_results(
 @pytest.mark.parametrize(("images", "items"), [(16, 2), (1, 1)], ids=["many results", "few"])
 def test_the_planner_computes_two_lines_of_a_strided_window(images: int, items: int) -> None:
     text = STRIDED.replace("  schedule sm90a { warps direct  SCHEDULE }\n", "")
-    _, chosen = _planned(text, "f32", "", {"N": images, "C": 64, "H": 112, "W": 112})
+    _, chosen = direct_schedule(text, "f32", "", {"N": images, "C": 64, "H": 112, "W": 112})
     assert chosen.items == items

@@ -7,9 +7,8 @@ import shutil
 
 import pytest
 
-from tests.kernels.convolution_emulated import judge, plan
+from tests.kernels.convolution_emulated import direct_schedule, judge
 from ucutlass.diagnostics import ProgramError
-from ucutlass.kernels.convolution.plan import ConvolutionPlan, DirectSchedule
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
@@ -33,13 +32,6 @@ ROUNDED = SAME.replace(
     "dot[R, S](tf32(x[H = P + R - 1, W = Q + S - 1]), tf32(w))",
 )
 ADDED = SAME.replace("b: f32[C])", "b: f32[C], y: E[N, P, Q, C])").replace("+ b)", "+ b * y + f32(index(P)))")
-
-
-def _planned(text: str, element: str, schedule: str, sizes: dict[str, int]) -> tuple[str, DirectSchedule]:
-    written = text.replace("E[", f"{element}[").replace("SCHEDULE", schedule)
-    chosen = plan(written, sizes, "sm90a").plan
-    assert isinstance(chosen, ConvolutionPlan) and isinstance(chosen.schedule, DirectSchedule)
-    return written, chosen.schedule
 
 
 @emulated
@@ -66,7 +58,7 @@ def _planned(text: str, element: str, schedule: str, sizes: dict[str, int]) -> t
     ],
 )
 def test_lines_compute_their_program(text: str, element: str, schedule: str, sizes: dict[str, int]) -> None:
-    written, chosen = _planned(text, element, schedule, sizes)
+    written, chosen = direct_schedule(text, element, schedule, sizes)
     assert chosen.items > 1 and not chosen.innermost
     assert judge(written, sizes, arch="sm90a") == []
 
@@ -74,9 +66,9 @@ def test_lines_compute_their_program(text: str, element: str, schedule: str, siz
 def test_lines_that_a_thread_does_not_hold_are_refused() -> None:
     sizes = {"N": 1, "H": 40, "W": 40, "C": 16}
     with pytest.raises(ProgramError, match="at most 96 sums"):
-        _planned(SAME, "bf16", "vector 8 rows 8 items 4", sizes)
+        direct_schedule(SAME, "bf16", "vector 8 rows 8 items 4", sizes)
     with pytest.raises(ProgramError, match="no second window"):
-        _planned(DILATED, "bf16", "vector 2 rows 4 items 4", sizes)
+        direct_schedule(DILATED, "bf16", "vector 2 rows 4 items 4", sizes)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +82,7 @@ def test_lines_that_a_thread_does_not_hold_are_refused() -> None:
 def test_the_planner_goes_down_lines_where_results_are_many(
     element: str, sizes: dict[str, int], schedule: tuple[int, int, int]
 ) -> None:
-    _, chosen = _planned(
+    _, chosen = direct_schedule(
         SAME.replace("  schedule sm90a { warps direct  SCHEDULE }\n", ""), element, "", sizes
     )
     assert (chosen.width, chosen.rows, chosen.items) == schedule

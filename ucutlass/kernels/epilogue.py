@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ucutlass import ir
@@ -360,10 +361,9 @@ def _taken(output: EpilogueOutput) -> ScalarKind:
     return "i64" if summed and output.tensor.elem.kind == "int" else kind_of(output.tensor.elem)
 
 
-_PAIRS: Mapping[tuple[StatisticOp, StatisticOp], StatisticOp] = {
-    ("mean", "mean"): "variance",
-    ("sum", "max"): "exponentials",
-}
+_PAIRS: Mapping[tuple[StatisticOp, StatisticOp], StatisticOp] = MappingProxyType(
+    {("mean", "mean"): "variance", ("sum", "max"): "exponentials"}
+)
 """Which statistic of a distance to the one before it is a pair with that."""
 
 

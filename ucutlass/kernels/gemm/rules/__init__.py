@@ -80,7 +80,7 @@ RULES: tuple[Rule[GemmCandidate], ...] = (
     Rule(
         "UC0417",
         "tf32 operand order",
-        "tf32, B contiguous along N: 3 stages, tile N in 32s, K 32 or, of tile N 32, in 32s; several batches: N in 32s",
+        "tf32, B contiguous along N: 3 stages or more, tile N in 32s, K 32 or, of tile N 32, in 32s; batches: N in 32s",
         _PTX + ": transposed descriptors are for 16-bit types only",
         operands.tf32_order,
         _SM90,
